@@ -1,0 +1,26 @@
+// Named failpoints: places where a test can make the program fail. Compiled in only with
+// BATON_FAILPOINTS (dev and sanitizer builds); otherwise the macro is `false`.
+//   if (BATON_FAILPOINT("handoff.poison")) { ... }
+// Armed by `--failpoints name[=action[@hit]],...`: action is on (default), kill, or sleep:MS; hit k
+// (from 1) arms only the k-th pass. Thread: any; arming happens once, at start.
+#pragma once
+
+#include <string_view>
+
+#include "baton/base/result.h"
+
+namespace baton::failpoints {
+
+// Errors: kInvalidArgument on bad syntax, or when failpoints are not compiled in.
+Status arm(std::string_view specification);
+
+// True when the named point is armed and this pass is the one meant. May sleep or kill the process.
+bool hit(std::string_view name);
+
+}  // namespace baton::failpoints
+
+#ifdef BATON_FAILPOINTS
+#define BATON_FAILPOINT(name) (::baton::failpoints::hit(name))
+#else
+#define BATON_FAILPOINT(name) (false)
+#endif

@@ -1,0 +1,39 @@
+// What a node tells others about itself, and the events of its coming and going. Seen by handoff
+// (which learns it at the handshake), cluster and router.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "baton/base/ids.h"
+
+namespace baton::message {
+
+enum class NodeRole : std::uint8_t { kSingle, kPrefill, kDecode, kRouter };
+
+struct NodeInfo {
+  NodeId id;
+  NodeRole role = NodeRole::kSingle;
+  std::string address;                // host:port that was dialled, for people
+  std::string exactness_tag;          // nodes pair only within one tag
+  std::int32_t max_context_tokens = 0;
+  std::int64_t pool_tokens = 0;       // what its pool can hold in all
+};
+
+struct NodeLoad {
+  std::uint32_t running = 0;
+  std::uint32_t waiting = 0;
+  std::uint64_t free_blocks = 0;
+  std::uint64_t total_blocks = 0;
+  std::uint64_t step_count = 0;
+};
+
+struct NodeUp {
+  NodeInfo info;
+};
+struct NodeDown {
+  NodeId id;
+  std::string reason;
+};
+
+}  // namespace baton::message
