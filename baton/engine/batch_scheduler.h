@@ -1,0 +1,174 @@
+// The engine: one thread that runs steps and owns the pool. Commands come in by the mailbox, events
+// go out by a queue; nothing here knows sockets, text or other nodes.
+//
+//   Submit ─► waiting ─► prefilling ─► decoding ─► done          (RunLocally)
+//                             └──────► handing_off ─► done       (PrefillForHandoff; Release ends
+//                             it)
+//   Reserve ─► waiting ─► reserved ── Adopt ─► decoding ─► done  (another source of prefilled
+//   sequences)
+//
+// Blocks are taken at admission for all that a sequence may need, so a running one always finishes.
+#pragma once
+
+#include "baton/backend/backend.h"
+#include "baton/base/bounded_queue.h"
+#include "baton/base/clock.h"
+#include "baton/engine/sequence.h"
+#include "baton/engine/stats.h"
+#include "baton/kv/block_pool.h"
+#include "baton/message/engine.h"
+#include "baton/sched/scheduler.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace baton::engine {
+
+using Mailbox = BoundedQueue<message::EngineCommand>;
+using EventQueue = BoundedQueue<message::EngineEvent>;
+
+struct EngineConfig {
+  std::int32_t max_num_seqs = 64;           // --max-num-seqs: prefilling + decoding + reserved
+  std::int32_t max_step_ms = 40;            // --max-step-ms
+  std::int32_t max_context_tokens = 0;      // -c; 0 = the model's
+  std::int32_t max_waiting = 1024;          // sequences waiting for room; above: Refused later
+  std::int64_t queue_deadline_ms = 60'000;  // longest wait for room; after it Refused later
+  std::size_t mailbox_capacity =
+      4096;  // bounds what a flood of requests can hold before a step ends
+};
+
+// What a peer must know of the pool, and --print of the start-up.
+struct BlockGeometry {
+  kv::KvLayout layout;
+  std::vector<std::uint32_t> group_blocks;
+  std::vector<std::size_t> block_bytes;  // per group
+  std::int64_t pool_tokens = 0;          // the longest prompt + limit that the pool can hold
+  std::int32_t max_context_tokens = 0;   // prompt + limit of one sequence
+};
+
+// A request in raw parts, for callers that have no Submit.
+struct TextRequest {
+  SequenceKey key;
+  std::vector<TokenId> prompt;
+  sample::SamplingParams sampling;
+  std::int32_t max_tokens = 0;
+  EventQueue* response = nullptr;  // null = the engine's events; must outlive the sequence
+  std::shared_ptr<const std::atomic<bool>>
+      cancel;  // may be null; true aborts at the next step's end
+};
+
+class BatchScheduler {
+ public:
+  // backend, clock and events must outlive the engine. Everything large is allocated here.
+  BatchScheduler(backend::Backend& backend, const Clock& clock, const EngineConfig& config,
+                 EventQueue& events);
+  ~BatchScheduler();
+  BatchScheduler(const BatchScheduler&) = delete;
+  BatchScheduler& operator=(const BatchScheduler&) = delete;
+
+  // ---- any thread ------------------------------------------------------------------------------
+  // False when the mailbox is full (never for Abort, Adopt, Release, Drain) or the engine stopped.
+  // An Abort posted here also stops a running step between layers when nobody else wants that step.
+  [[nodiscard]] bool post(message::EngineCommand&& command);
+  [[nodiscard]] const EngineStats& stats() const { return stats_; }
+  // Ends run() after the present step; what is alive then ends as aborted. Idempotent.
+  void stop();
+
+  // ---- the engine thread -----------------------------------------------------------------------
+  // Commands, admission, steps, until stop(). Sleeps while there is nothing to do.
+  void run();
+  // Takes what is in the mailbox, admits, runs at most one step. True if a step ran. For tests and
+  // for loops that have their own thread.
+  bool run_once();
+
+  // Guards, then the queue: prefill in chunks, sample one token, PrefillDone; no decode step.
+  // Errors: kInvalidArgument, kContextTooLong, kUnsupported, kOverloaded, kUnavailable (draining).
+  // On an error nothing was allocated and no event is sent.
+  Status prefill_text_request_for_handoff(TextRequest request);
+  Status prefill_request_for_handoff(message::Submit submit);
+  // Prefill and decode here. Errors as above.
+  Status run_request(message::Submit submit);
+  // Room for a handoff, now or when there is some (Reserved), or Refused at the queue deadline.
+  // Errors as above.
+  Status reserve_for_handoff(message::Submit submit);
+  // A reserved sequence's KV is in its blocks and verified: it decodes from here, beginning with
+  // the tokens of `adopt` (their stop rules are applied here too). On an error the sequence is
+  // ended and its blocks are released. Errors: kNotFound (unknown or not reserved), kProtocol
+  // (tokens that do not follow).
+  Status ingest_handoff_as_active(message::Adopt adopt);
+  // Steps until no active sequence is left.
+  void decode_handoff_until_idle();
+
+  // The pieces under them.
+  // Pins the blocks of a sequence that hold its KV and lends them. Errors: kNotFound.
+  Result<message::LeasedBlocks> extract_sequence_handoff(const SequenceKey& key);
+  // Verified KV in fresh blocks -> sequence with adopt's tokens in emitted; the lease ends, and on
+  // an error the sequence too. Errors as ingest_handoff_as_active.
+  Result<Sequence*> ingest_sequence_handoff(const message::Adopt& adopt);
+  [[nodiscard]] BlockGeometry probe_block_geometry() const;
+
+  // Ends a lease; what it alone held becomes free. Unknown leases are ignored.
+  void release(message::LeaseId lease);
+  // Ends every match (choice may be kAllChoices; epochs up to key.epoch); leased blocks stay until
+  // their lease ends.
+  void abort(const message::Abort& abort);
+
+  // Every block is free, or held by exactly the tables and leases known here. Dies otherwise.
+  void check_integrity() const;
+  [[nodiscard]] bool idle() const;  // no sequence and no lease
+
+ private:
+  struct Lease {
+    SequenceKey key;
+    std::vector<kv::BlockRef> refs;
+    bool reservation = false;
+  };
+
+  void handle(message::EngineCommand&& command);
+  Status enqueue(message::Submit&& submit, sched::Kind kind, EventQueue* events,
+                 std::shared_ptr<const std::atomic<bool>> cancel);
+  void submit(message::Submit&& submit, sched::Kind kind);
+  Status supersede_older(const SequenceKey& key);
+  void expire_waiting();
+  void abort_cancelled();
+  void admit();
+  bool step();
+  void build_plan(const sched::Batch& batch);
+  void apply(const sched::Batch& batch, backend::StepResult&& result);
+  void take_token(Sequence& sequence, backend::SampledToken&& drawn);
+  void finish_prefill_for_handoff(Sequence& sequence, const message::Token& first);
+  message::LeasedBlocks lend(const Sequence& sequence, bool reservation);
+  void end(Sequence& sequence, EndReason reason);
+  void end_aborted(Sequence& sequence, EndReason reason, Error why);
+  void queue_token(const Sequence& sequence, message::Token token);
+  void flush_tokens();
+  void send(EventQueue* to, message::EngineEvent&& event);
+  void publish_gauges();
+  void poison(std::size_t group, kv::BlockId block);
+  [[nodiscard]] Duration sleep_limit() const;
+  void settle();
+  void abort_everything();
+
+  backend::Backend& backend_;
+  const Clock& clock_;
+  const EngineConfig config_;
+  EventQueue& events_;
+  const backend::BackendInfo info_;
+  EngineStats stats_;
+  Mailbox mailbox_;
+  std::vector<std::unique_ptr<kv::BlockPool>> pools_;  // [group]
+  sched::Scheduler scheduler_;
+  std::unordered_map<SequenceKey, std::unique_ptr<Sequence>> sequences_;
+  std::unordered_map<std::uint64_t, Lease> leases_;  // by LeaseId::value
+  std::uint64_t next_lease_ = 1;
+  backend::StepPlan plan_;
+  std::vector<std::pair<EventQueue*, message::StepTokens>> outgoing_;
+  bool draining_ = false;
+  bool drained_sent_ = false;
+  StepAborts step_aborts_;
+};
+
+}  // namespace baton::engine
