@@ -1,0 +1,96 @@
+// Who is alive, and who still has what. Beats go both ways between every pair of nodes and list the
+// (request, choice, epoch)s that both have to do with; what a peer no longer lists, it has lost.
+// Pure: events and "now" in, findings out. Control thread only.
+#pragma once
+
+#include "baton/base/clock.h"
+#include "baton/base/ids.h"
+#include "baton/base/result.h"
+#include "baton/handoff/options.h"
+#include "baton/message/node.h"
+#include "baton/wire/messages.pb.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace baton::handoff {
+
+// Why this node and a peer have a sequence in common, seen from here.
+enum class WatchKind : std::uint8_t {
+  kOwnedLeg,     // we own it, the peer runs a leg
+  kOwner,        // the peer owns it, we run a leg
+  kCounterpart,  // the peer is the other end of the handoff
+};
+
+struct LostSequence {
+  NodeId peer;
+  SequenceKey key;
+  WatchKind kind = WatchKind::kOwner;
+  Error reason;  // kPeerLost: no longer listed; kDeadlineExceeded: its steps stand still
+};
+
+struct Peer {
+  message::NodeInfo info;
+  std::int32_t block_tokens = 0;
+  message::NodeLoad load;
+  bool draining = false;
+};
+
+class Leases {
+ public:
+  explicit Leases(const CoordinatorOptions& options) : options_(options) {}
+
+  void on_peer_up(const message::NodeInfo& info, std::int32_t block_tokens, TimePoint now);
+  void on_peer_down(const NodeId& peer);
+  [[nodiscard]] const Peer* find(const NodeId& peer) const;  // null unless up
+  [[nodiscard]] std::vector<NodeId> peers() const;
+
+  // From now on the key is listed in Beats to the peer. `certain`: the peer surely has it (its
+  // message came to us over the ordered connection), so absence counts at once; otherwise only
+  // after it was listed once, or after `grace_ms`.
+  void watch(const NodeId& peer, WatchKind kind, const SequenceKey& key, bool certain,
+             std::int64_t grace_ms, TimePoint now);
+  // Goes on listing it, but its absence means nothing any more.
+  void keep_listing_only(const NodeId& peer, WatchKind kind, const SequenceKey& key);
+  // The peer must make progress on it from now on: its step count may not stand still.
+  void expect_progress(const NodeId& peer, WatchKind kind, const SequenceKey& key, TimePoint now);
+  void unwatch(const NodeId& peer, WatchKind kind, const SequenceKey& key);
+
+  // What the Beat of a peer tells. Unknown peers' Beats are dropped.
+  std::vector<LostSequence> on_beat(const NodeId& peer, const wire::pb::Beat& beat, TimePoint now);
+  // Sequences on peers whose steps stand still.
+  std::vector<LostSequence> stalled(TimePoint now);
+  // Peers without a Beat for lease_ms; they are forgotten here.
+  std::vector<NodeId> take_dead(TimePoint now);
+
+  // True when Beats are due; the caller then sends beat_for() to each of peers().
+  bool take_beat_due(TimePoint now);
+  [[nodiscard]] wire::pb::Beat beat_for(const NodeId& peer, const message::NodeLoad& load,
+                                        bool draining) const;
+
+ private:
+  struct Watch {
+    bool counts = true;        // absence means loss
+    bool listed = false;       // was listed once, or surely known
+    int absences = 0;          // Beats in a row
+    TimePoint certain_from{};  // from then on absence counts, listed or not
+    bool progress = false;
+    TimePoint progress_since{};
+  };
+  using WatchId = std::pair<SequenceKey, WatchKind>;
+  struct Entry {
+    Peer peer;
+    TimePoint last_beat{};
+    TimePoint last_step_change{};
+  };
+  Watch* find_watch(const NodeId& peer, WatchKind kind, const SequenceKey& key);
+
+  const CoordinatorOptions& options_;
+  std::map<NodeId, Entry> peers_;
+  std::map<NodeId, std::map<WatchId, Watch>> watches_;
+  TimePoint next_beat_{};
+};
+
+}  // namespace baton::handoff

@@ -1,0 +1,55 @@
+// Intervals and bounds of the handoff protocol, named as the flags that set them. Every wait of
+// design's section on handoff ends by one of these.
+#pragma once
+
+#include "baton/base/clock.h"
+#include "baton/base/ids.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::handoff {
+
+struct CoordinatorOptions {
+  NodeId self;
+
+  // A request that a node has not begun, a Grant or a Commit that has not come, a message that
+  // came before its request: after this it is Refused(later) or forgotten.
+  std::int64_t queue_deadline_ms = 10'000;
+  // From the start of a prefill to its end, and so a decode node's wait for the first tile. Long:
+  // a prompt of 100k tokens on one CPU socket takes minutes; a dead node is found by Beats.
+  std::int64_t prefill_deadline_ms = 600'000;
+  // From the first Blocks frame to the Ack. A 1M-token cache over 1 Gbit/s takes longer: raise it.
+  std::int64_t handoff_deadline_ms = 60'000;
+  std::int64_t beat_interval_ms = 250;
+  // No Beat for this long: the peer is dead.
+  std::int64_t lease_ms = 3'000;
+  // A sequence may stay unlisted this long after it was sent, if it was never listed (its message
+  // may still be on the way).
+  std::int64_t delivery_grace_ms = 1'000;
+  // A node that runs a sequence and whose step count stands still this long is stuck.
+  std::int64_t stall_ms = 5'000;
+  // How often deadlines are looked at.
+  std::int64_t tick_ms = 50;
+
+  // Sequences that a node holds for owners, and attempts that an owner has under way.
+  std::size_t max_sequences = 4'096;
+};
+
+inline Duration milliseconds(std::int64_t value_ms) { return std::chrono::milliseconds(value_ms); }
+
+// Aborted epochs are remembered so that their late frames are dropped; longer than any frame can be
+// on the way. Oldest first when full.
+inline constexpr std::int64_t kTombstoneMs = 120'000;
+inline constexpr std::size_t kMaxTombstones = 65'536;
+// Messages kept for sequences whose request has not come yet (Grant, Commit): small ones only.
+inline constexpr std::size_t kMaxKeptMessages = 4'096;
+
+// Bulk frames: large enough that per-frame cost vanishes, small enough that an abort is seen soon.
+inline constexpr std::size_t kMinFrameBytes = 256U << 10U;
+inline constexpr std::size_t kMaxFrameBytes = 8U << 20U;
+// 65,536 frames of 256 KiB are 16 GiB: more than any one sequence here.
+inline constexpr std::uint64_t kMaxHandoffFrames = 65'536;
+
+}  // namespace baton::handoff

@@ -1,0 +1,120 @@
+// The owner's end of the protocol: whoever holds client connections sends sequences to nodes with
+// it and gets their tokens back. It knows which leg (prefill, decode) of which sequence runs on
+// which node, lists them in Beats, and turns every way to lose one into an event. It never retries:
+// what to do next is the router's decision. Control thread only.
+//
+// An attempt (one epoch of a sequence) is one thing: when one leg ends badly, the other is aborted
+// here and exactly one NodeRefused or NodeFinished goes out for it. A good end is a token with
+// finish set. After either, nothing more comes for that key.
+#pragma once
+
+#include "baton/base/clock.h"
+#include "baton/base/ids.h"
+#include "baton/base/result.h"
+#include "baton/handoff/inbox.h"
+#include "baton/handoff/leases.h"
+#include "baton/handoff/options.h"
+#include "baton/handoff/outbox.h"
+#include "baton/handoff/transport.h"
+#include "baton/message/node.h"
+#include "baton/message/request.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+namespace baton::handoff {
+
+// Tokens of one step of a node. The decode node's first event repeats the prefill node's: drop by
+// index. Only keys of live attempts.
+struct NodeTokens {
+  NodeId node;
+  std::uint64_t step = 0;
+  std::vector<message::Token> tokens;
+};
+// The node did not take the attempt (or its handoff failed, later = true). The attempt is over.
+struct NodeRefused {
+  NodeId node;
+  message::Refused refused;
+};
+// The attempt ended without a last token: the node said so, died (kPeerLost), forgot the sequence
+// (kPeerLost) or stood still (kDeadlineExceeded). The attempt is over.
+struct NodeFinished {
+  NodeId node;
+  message::Finished finished;
+};
+struct NodeLoadChanged {
+  NodeId node;
+  message::NodeLoad load;
+  bool draining = false;
+};
+// NodeDown comes before the NodeFinished of the attempts that were lost with it, so that a router
+// does not choose the node again; it needs no per-request handling of its own.
+using OwnerEvent = std::variant<NodeTokens, NodeRefused, NodeFinished, message::NodeUp,
+                                message::NodeDown, NodeLoadChanged, PeerUnusable>;
+
+class Owner {
+ public:
+  Owner(asio::any_io_executor control, const CoordinatorOptions& options, Outbox& outbox,
+        Leases& leases);
+
+  // Sends the leg. `node` may be this node itself. decode_node empty: the node decodes too;
+  // prefill_node empty: the node prefills too. Never wait. Errors: kPeerLost (not connected now),
+  // kOverloaded (too many attempts or its queue is full), kInvalidArgument (over the wire's
+  // limits). After an error of the second leg, call abort() for the attempt.
+  Status send_prefill(const NodeId& node, const message::Submit& submit, const NodeId& decode_node,
+                      TimePoint now);
+  Status send_decode(const NodeId& node, const message::Submit& submit, const NodeId& prefill_node,
+                     TimePoint now);
+
+  // Ends attempts: all of the request's choices when key.choice is kAllChoices, epochs up to
+  // key.epoch. Sends Abort to every node that has a leg. No event follows for them. Idempotent.
+  void abort(const SequenceKey& key, const Error& reason);
+  // The same for the leg on one node only; the attempt stays for the other legs.
+  void abort(const NodeId& node, const SequenceKey& key, const Error& reason);
+
+  // The next event; nothing once stopped. One waiter. drain() takes what is there, without waiting.
+  asio::awaitable<std::optional<OwnerEvent>> next() { return events_.next(); }
+  std::vector<OwnerEvent> drain();
+
+  [[nodiscard]] std::size_t active_attempts() const { return attempts_.size(); }
+
+  // ---- for ServingCoordinator only -----------------------------------------------------------
+  void on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens);
+  void on_refused(const NodeId& from, message::Refused refused);
+  void on_finished(const NodeId& from, message::Finished finished);
+  void on_peer_up(const message::NodeInfo& info);
+  void on_peer_down(const NodeId& peer, const Error& reason);
+  void on_peer_unusable(PeerUnusable unusable);
+  void on_load(const NodeId& node, const message::NodeLoad& load, bool draining);
+  // Leases found that `node` no longer has the sequence, or stands still.
+  void on_lost(const NodeId& node, const SequenceKey& key, const Error& reason);
+  void stop();
+
+ private:
+  enum class LegRole : std::uint8_t { kPrefill, kDecode, kLocal };
+  struct Leg {
+    NodeId node;
+    LegRole role = LegRole::kLocal;
+  };
+  struct Attempt {
+    std::vector<Leg> legs;  // at most two
+  };
+
+  Status add_leg(const NodeId& node, const SequenceKey& key, LegRole role, TimePoint now);
+  void end_attempt(const SequenceKey& key, const NodeId* ended_by, const Error* reason);
+  void end_badly(const NodeId& node, const SequenceKey& key, message::FinishReason reason,
+                 const Error& error);
+  [[nodiscard]] bool has_leg(const NodeId& node, const SequenceKey& key) const;
+
+  const CoordinatorOptions& options_;
+  Outbox& outbox_;
+  Leases& leases_;
+  Inbox<OwnerEvent> events_;
+  std::map<SequenceKey, Attempt> attempts_;  // ordered: all choices of a request lie together
+};
+
+}  // namespace baton::handoff
