@@ -1,0 +1,108 @@
+// Token events in, OpenAI JSON out: one Answer per request, holding a small state machine per
+// choice (detokenizer, stop strings, usage). Streamed and whole answers come from the same state,
+// so they carry the same tokens, text, logprobs, finish reasons and usage. Pure; one thread at a
+// time.
+//
+// What counts, in every mode: every token id up to the end, the end token (EOS, stop id; its text
+// is not shown) and the token that completed a stop string included; overrun tokens appear nowhere.
+#pragma once
+
+#include "baton/api/request.h"
+#include "baton/message/request.h"
+#include "baton/text/stream_decoder.h"
+#include "baton/text/tokenizer.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace baton::api {
+
+// The `baton` object of a response: where it ran.
+struct Served {
+  std::string prefill_node;
+  std::string decode_node;
+  bool split = false;          // path: "split" or "local"
+  std::uint64_t kv_bytes = 0;  // received by handoff, all choices so far
+};
+
+struct AnswerOptions {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string id;              // "chatcmpl-..." / "cmpl-..."; see answer_id
+  std::int64_t created_s = 0;  // Unix time
+  std::string model;
+  std::uint32_t n = 1;
+  std::int64_t seed = 0;
+  bool stream = false;
+  bool include_usage = false;
+  bool logprobs = false;
+  std::int32_t top_logprobs = 0;
+  bool return_token_ids = false;
+  std::int64_t prompt_tokens = 0;
+  std::vector<TokenId> prompt_token_ids;  // only when return_token_ids
+};
+std::string answer_id(Endpoint endpoint, const RequestId& id);
+AnswerOptions answer_options(const GenerationRequest& request, const RequestId& id,
+                             std::int64_t created_s, std::string model, std::int64_t seed,
+                             std::vector<TokenId> prompt);
+
+class Answer {
+ public:
+  // The tokenizer must outlive it.
+  Answer(AnswerOptions options, const text::Tokenizer& tokenizer,
+         std::shared_ptr<const text::StopStrings> stop);
+
+  struct Step {
+    std::string sse;       // stream: bytes to write now, framed, may be empty; [DONE] when complete
+    bool stopped = false;  // a stop string matched in this token's choice: tell the router
+    bool complete = false;  // every choice has ended
+  };
+  // Token events come in index order per choice. Those after the choice's end are ignored.
+  Step on_token(const message::Token& token, const Served& served);
+
+  // The whole body; stream = false and complete.
+  [[nodiscard]] std::string body() const;
+  [[nodiscard]] bool started() const { return started_; }
+  [[nodiscard]] bool complete() const { return open_choices_ == 0; }
+  [[nodiscard]] std::int64_t completion_tokens() const;
+  [[nodiscard]] std::int64_t cached_tokens() const { return cached_tokens_; }
+
+ private:
+  struct Emitted {  // one token that the client is told of
+    TokenId token = 0;
+    float logprob = 0.0F;
+    std::vector<message::TokenLogprob> top;
+    std::size_t text_offset = 0;  // code points of the choice's text before it (legacy logprobs)
+  };
+  struct ChoiceState {
+    text::StreamDecoder decoder;
+    std::string text;             // whole answer; stays empty in a stream
+    std::vector<Emitted> tokens;  // whole answer; in a stream the not yet sent ones
+    std::int64_t count = 0;
+    std::size_t text_points = 0;  // code points of the detokenized text so far
+    bool role_sent = false;
+    const char* finish = nullptr;  // "stop", "length", ...
+  };
+
+  void write_head(class JsonWriter& json) const;
+  void write_tail(class JsonWriter& json, bool with_baton) const;
+  void write_usage(class JsonWriter& json) const;
+  void write_logprobs(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
+  void write_chat_logprobs(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
+  void write_legacy_logprobs(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
+  void write_token_ids(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
+  void append_chunk(std::string& sse, std::size_t index, std::string_view text, bool first);
+  void append_usage_chunk(std::string& sse) const;
+
+  AnswerOptions options_;
+  const text::Tokenizer* tokenizer_;
+  std::vector<ChoiceState> choices_;
+  Served served_;
+  std::vector<std::uint64_t> kv_bytes_;  // by choice
+  std::size_t open_choices_ = 0;
+  std::int64_t cached_tokens_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace baton::api

@@ -1,0 +1,63 @@
+// What an owner knows of its nodes: identity, load, and why a peer cannot be used. A plain table
+// fed by transport events; router/ picks from it, /ready and the cluster view print it. No I/O.
+// Thread: the control thread (copies may go anywhere).
+#pragma once
+
+#include "baton/base/clock.h"
+#include "baton/base/ids.h"
+#include "baton/message/node.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace baton::cluster {
+
+enum class NodeState : std::uint8_t { kUp, kDraining, kDown };
+std::string_view node_state_name(NodeState state);
+
+struct NodeRecord {
+  message::NodeInfo info;
+  message::NodeLoad load;
+  NodeState state = NodeState::kDown;
+  TimePoint last_seen{};
+  std::string down_reason;     // set when kDown
+  std::uint32_t assigned = 0;  // sequences that this owner has there now
+};
+
+class NodeTable {
+ public:
+  // `expected` addresses (host:port as dialled) count as missing until a node of them is up.
+  void expect(message::NodeRole role, std::string address);
+
+  void up(const message::NodeUp& event, TimePoint now);
+  void down(const message::NodeDown& event);
+  // A peer that was reached and refused, or cannot be reached: `reason` is shown until it is up.
+  void unusable(const std::string& address, std::string reason);
+  void load(const NodeId& id, const message::NodeLoad& load, bool draining, TimePoint now);
+
+  [[nodiscard]] NodeRecord* find(const NodeId& id);
+  [[nodiscard]] const NodeRecord* find(const NodeId& id) const;
+  // Nodes in order of id: the same table gives the same choice everywhere.
+  [[nodiscard]] const std::map<NodeId, NodeRecord>& nodes() const { return nodes_; }
+  // Up, not draining. A kSingle node counts as a decode node.
+  [[nodiscard]] std::vector<const NodeRecord*> usable(message::NodeRole role) const;
+  // One line per expected peer that is not up, with the reason: "prefill 10.0.0.1:7001: refused
+  // ...".
+  [[nodiscard]] std::vector<std::string> missing() const;
+  // The smallest of the usable engine nodes' limits; 0 when there is none.
+  [[nodiscard]] std::int32_t min_context_tokens() const;
+
+ private:
+  struct Expected {
+    message::NodeRole role;
+    std::string address;
+    std::string reason = "not reached yet";
+  };
+  std::map<NodeId, NodeRecord> nodes_;
+  std::vector<Expected> expected_;
+};
+
+}  // namespace baton::cluster

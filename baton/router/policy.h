@@ -1,0 +1,44 @@
+// Which nodes take an attempt. Pure; thread: control.
+#pragma once
+
+#include "baton/base/ids.h"
+#include "baton/cluster/records.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace baton::router {
+
+enum class PolicyKind : std::uint8_t { kRoundRobin, kLeastLoaded };
+
+// One of the two may be empty: the other node does both.
+struct Pick {
+  NodeId prefill;
+  NodeId decode;
+  std::string exactness_tag;
+};
+
+struct Wish {
+  std::string exactness_tag;  // empty: any; a replay must stay within its first tag
+  std::vector<NodeId> avoid;  // nodes that just failed it: taken only when nobody else is left
+  std::int64_t tokens = 0;    // prompt + limit: nodes that can never hold them are no candidates
+};
+
+class Policy {
+ public:
+  explicit Policy(PolicyKind kind) : kind_(kind) {}
+  // A prefill and a decode node of one tag; else a decode node alone, else a prefill node alone.
+  std::optional<Pick> pick(const cluster::NodeTable& nodes, const Wish& wish);
+
+ private:
+  const cluster::NodeRecord* best(const std::vector<const cluster::NodeRecord*>& candidates,
+                                  const Wish& wish, std::uint64_t& turn) const;
+
+  PolicyKind kind_;
+  std::uint64_t prefill_turn_ = 0;
+  std::uint64_t decode_turn_ = 0;
+};
+
+}  // namespace baton::router

@@ -1,0 +1,158 @@
+// The owner's state machine: one per process, holding one small machine per sequence. Events and
+// the time go in, commands come out; it never waits, sends or looks at a clock. It picks nodes,
+// releases tokens in index order, drops duplicates and dead epochs, and replays a sequence with
+// what was already emitted when a node is lost. Thread: control (stats: any).
+#pragma once
+
+#include "baton/base/clock.h"
+#include "baton/base/result.h"
+#include "baton/cluster/records.h"
+#include "baton/message/node.h"
+#include "baton/message/request.h"
+#include "baton/router/policy.h"
+#include "baton/router/stats.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+namespace baton::router {
+
+// Where a sequence ran, as the response's `baton` object shows it.
+struct Route {
+  NodeId prefill_node;
+  NodeId decode_node;
+  bool split = false;          // false: prefilled and decoded on one node
+  std::uint64_t kv_bytes = 0;  // received by handoff so far
+};
+
+// ---- commands: to be carried out in order -------------------------------------------------------
+// An empty NodeId in `node` below means this process's own engine.
+struct SendPrefill {
+  NodeId node;
+  message::Submit submit;
+  NodeId decode_node;  // empty: decode there
+};
+struct SendDecode {
+  NodeId node;
+  message::Submit submit;
+  NodeId prefill_node;  // empty: prefill there
+};
+struct RunLocal {
+  message::Submit submit;
+};
+struct SendAbort {
+  NodeId node;
+  SequenceKey key;
+  Error reason;
+};
+struct Deliver {
+  message::Token token;  // in index order per choice, each index once; key.epoch is of no meaning
+  Route route;
+};
+// The whole request failed; nothing more will be delivered. Other choices were aborted.
+struct Fail {
+  RequestId request;
+  Error error;
+};
+// Every choice has ended (by a token with finish, or by stop_choice).
+struct Done {
+  RequestId request;
+};
+using Command = std::variant<SendPrefill, SendDecode, RunLocal, SendAbort, Deliver, Fail, Done>;
+using Commands = std::vector<Command>;
+
+struct RouterOptions {
+  bool local_engine = false;  // single node: RunLocal, no peers
+  NodeId self;                // shown in Route when local
+  PolicyKind policy = PolicyKind::kLeastLoaded;
+  std::size_t max_active = 1024;   // requests; 429 above
+  std::uint32_t max_attempts = 8;  // epochs of one sequence; then the last error is the answer
+  Duration queue_deadline = std::chrono::seconds(30);  // waiting for a node that takes it
+  Duration first_token_deadline =
+      std::chrono::seconds(120);                       // attempt without its next token or held()
+  Duration token_deadline = std::chrono::seconds(60);  // the same after the first token
+  Duration retry_backoff = std::chrono::milliseconds(50);  // doubles up to 1 s
+};
+
+struct Readiness {
+  bool ready = false;
+  std::vector<std::string> missing;  // why not, or what else is lacking; one line each
+};
+
+class Router {
+ public:
+  explicit Router(RouterOptions options);
+  ~Router();
+
+  // A new request: one Submit per choice, equal but for key.choice (0, 1, ...); epochs are set
+  // here. Errors: kOverloaded (max_active; retry_after set), kUnavailable (no node could serve now,
+  // or draining), kContextTooLong (prompt + max_tokens above every usable node's context or pool).
+  Status start(std::vector<message::Submit> choices, TimePoint now, Commands& out);
+
+  // Events from a node (`from` empty: the local engine).
+  void on_tokens(const NodeId& from, std::vector<message::Token> tokens, TimePoint now,
+                 Commands& out);
+  void on_refused(const NodeId& from, const message::Refused& event, TimePoint now, Commands& out);
+  void on_finished(const NodeId& from, const message::Finished& event, TimePoint now,
+                   Commands& out);
+  // The node's Beat lists these sequences: slow, not dead.
+  void on_held(const NodeId& from, const std::vector<SequenceKey>& held, TimePoint now);
+  void on_node_up(const message::NodeUp& event, TimePoint now, Commands& out);
+  void on_node_down(const message::NodeDown& event, TimePoint now, Commands& out);
+  void on_node_load(const NodeId& id, const message::NodeLoad& load, bool draining, TimePoint now);
+
+  // From the client's side. client_gone ends the request without Fail or Done; unknown ids are
+  // ignored. stop_choice: a stop string matched; the choice ends, its node is told.
+  void client_gone(RequestId request, Commands& out);
+  void stop_choice(RequestId request, Choice choice, Commands& out);
+
+  // Deadlines and retries; call at next_deadline() or after, or simply every 50 ms.
+  void tick(TimePoint now, Commands& out);
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+
+  // Local engine only: whether it is up (loaded, its step loop alive).
+  void set_local_ready(bool ready) { local_ready_ = ready; }
+  void set_draining() { draining_ = true; }  // start() refuses from now on
+  [[nodiscard]] Readiness readiness() const;
+  [[nodiscard]] std::size_t active() const { return requests_.size(); }
+  // The context that a missing max_tokens is resolved from: the usable nodes' smallest; 0 = none.
+  [[nodiscard]] std::int32_t context_tokens() const { return nodes_.min_context_tokens(); }
+  [[nodiscard]] cluster::NodeTable& nodes() { return nodes_; }
+  [[nodiscard]] const cluster::NodeTable& nodes() const { return nodes_; }
+  [[nodiscard]] const Stats& stats() const { return *stats_; }  // any thread
+
+ private:
+  struct Sequence;
+  struct Request;
+  enum class End : std::uint8_t { kCompleted, kFailed, kAborted };
+
+  Sequence* find(const SequenceKey& key);
+  void attempt(Request& request, Sequence& sequence, TimePoint now, Commands& out);
+  void send_pair(Sequence& sequence, const Pick& pick, TimePoint now, Commands& out);
+  void retry(Request& request, Sequence& sequence, const NodeId& culprit, Error why, TimePoint now,
+             Commands& out);
+  void accept_token(Request& request, Sequence& sequence, const NodeId& from, message::Token token,
+                    TimePoint now, Commands& out);
+  void release_ready(Request& request, Sequence& sequence, Commands& out);
+  void end_sequence(Request& request, Sequence& sequence, Commands& out);
+  void release_nodes(Sequence& sequence);
+  void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
+  void fail_request(RequestId id, Error error, Commands& out);
+  void erase(RequestId id, End end);
+
+  RouterOptions options_;
+  cluster::NodeTable nodes_;
+  Policy policy_;
+  bool local_ready_ = false;
+  bool draining_ = false;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  std::unique_ptr<Stats> stats_;
+};
+
+}  // namespace baton::router
