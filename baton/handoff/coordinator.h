@@ -30,7 +30,8 @@ namespace baton::handoff {
 // The engine as seen from here: a mailbox, its events, its numbers. The coordinator sets the event
 // queue's on_ready, so make it before the engine thread starts.
 struct EngineLink {
-  BoundedQueue<message::EngineCommand>* commands = nullptr;
+  // The mailbox (BatchScheduler::post). False when full, for new work only. Thread: control.
+  std::function<bool(message::EngineCommand&&)> post;
   BoundedQueue<message::EngineEvent>* events = nullptr;
   kv::KvLayout layout;
   std::function<message::NodeLoad()> load;  // Thread: called on the control thread

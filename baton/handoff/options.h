@@ -16,7 +16,7 @@ struct CoordinatorOptions {
 
   // A request that a node has not begun, a Grant or a Commit that has not come, a message that
   // came before its request: after this it is Refused(later) or forgotten.
-  std::int64_t queue_deadline_ms = 10'000;
+  std::int64_t queue_deadline_ms = 60'000;
   // From the start of a prefill to its end, and so a decode node's wait for the first tile. Long:
   // a prompt of 100k tokens on one CPU socket takes minutes; a dead node is found by Beats.
   std::int64_t prefill_deadline_ms = 600'000;
