@@ -7,11 +7,11 @@
 
 #include "baton/base/result.h"
 #include "baton/files/mapped_file.h"
+#include "baton/files/sha256.h"
+#include "baton/files/tensor_type.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,20 +20,6 @@
 #include <vector>
 
 namespace baton::files {
-
-// Numbers of ggml's `enum ggml_type`; only those that baton can run.
-enum class TensorType : std::uint32_t {
-  kF32 = 0,
-  kF16 = 1,
-  kQ4_0 = 2,
-  kQ4_1 = 3,
-  kQ8_0 = 8,
-  kBf16 = 30,
-};
-std::string_view tensor_type_name(TensorType type);  // "Q4_1"
-// Elements and bytes of one quantisation block; 1 and the element's size for plain types.
-std::uint64_t tensor_type_block_elements(TensorType type);
-std::uint64_t tensor_type_block_bytes(TensorType type);
 
 // Numbers of the format.
 enum class GgufValueType : std::uint32_t {
@@ -72,9 +58,6 @@ struct GgufTensor {
   std::vector<std::uint64_t> dims;
   std::span<const std::byte> bytes;  // in the mapping; alignment as the file gives it
 };
-
-using Sha256Digest = std::array<std::uint8_t, 32>;
-std::string to_hex(const Sha256Digest& digest);
 
 class GgufFile {
  public:

@@ -26,6 +26,8 @@ class Reader {
 
   Result<TensorRef> matrix(const std::string& name, std::int32_t rows, std::int32_t columns);
   Result<TensorRef> vector_f32(const std::string& name, std::int32_t elements);
+  // The values of a tensor that vector_f32 gave.
+  [[nodiscard]] std::vector<float> floats(const TensorRef& ref) const;
   [[nodiscard]] bool has_tensor(std::string_view name) const;
   // Errors: kUnsupported naming the first tensor that was never read.
   Status all_tensors_used() const;
