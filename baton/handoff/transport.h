@@ -1,21 +1,23 @@
 // What the roles need of a network: peers come and go, control messages arrive in order per peer,
-// tiles land straight in reserved blocks. TcpTransport is the real one, MockTransport the in-process
-// one with faults. Both deliver everything through next(); nothing calls back into a role, except
-// BulkSink, which a transport asks from its I/O threads where a frame's bytes belong.
+// tiles land straight in reserved blocks. TcpTransport is the real one, MockTransport the
+// in-process one with faults. Both deliver everything through next(); nothing calls back into a
+// role, except BulkSink, which a transport asks from its I/O threads where a frame's bytes belong.
 #pragma once
-
-#include <array>
-#include <boost/asio/awaitable.hpp>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <variant>
-#include <vector>
 
 #include "baton/base/ids.h"
 #include "baton/base/result.h"
 #include "baton/message/node.h"
 #include "baton/wire/frames.h"
+
+#include <boost/asio/awaitable.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
 
 namespace baton::handoff {
 
@@ -29,25 +31,31 @@ struct PeerDown {
   NodeId peer;
   Error reason;
 };
-// A peer that was reached and refused us, or that we refused; error names the field and both values.
-// Also a dial that failed (kPeerLost): once per change of reason, the transport goes on trying.
+// A peer that was reached and refused us, or that we refused; error names the field and both
+// values. Also a dial that failed (kPeerLost): once per change of reason, the transport goes on
+// trying.
 struct PeerUnusable {
   std::string address;
   Error error;
 };
+// A message whose CRC is right but whose content is not (a field out of range) arrives as an Abort
+// of its key with code kProtocol, and the peer is sent the same: it ends that one sequence on both
+// sides.
 struct ControlReceived {
   NodeId peer;
   SequenceKey key;
   wire::Control message;
 };
-// A Blocks frame whose tiles are in their place (or, when !status, were dropped or corrupt).
+// A Blocks frame whose tiles are in their place. When !status they are not, or not all:
+// kCorruptFrame (CRC), kPeerLost (the connection broke inside the frame), or what BulkSink::accept
+// returned.
 struct BlocksReceived {
   NodeId peer;
   SequenceKey key;
   wire::BlocksHeader blocks;
-  std::uint64_t sequence = 0;            // number of the frame within its handoff, from 0
-  wire::EncodedHeader header{};          // the frame's header as it was on the wire, for the digest
-  std::uint64_t payload_bytes = 0;       // of tiles
+  std::uint64_t sequence = 0;       // number of the frame within its handoff, from 0
+  wire::EncodedHeader header{};     // the frame's header as it was on the wire, for the digest
+  std::uint64_t payload_bytes = 0;  // of tiles
   Status status;
 };
 struct CommitReceived {
@@ -62,9 +70,9 @@ using TransportEvent =
 class BulkSink {
  public:
   virtual ~BulkSink() = default;
-  // The memory for this frame's tiles, in the order of its payload. The bytes are in flight, and the
-  // blocks may not be reused, until landed() is called. Errors: kCancelled (unknown or dead key),
-  // kProtocol (not granted, wrong shape). Thread: any of the transport's.
+  // The memory for this frame's tiles, in the order of its payload. The bytes are in flight, and
+  // the blocks may not be reused, until landed() is called. Errors: kCancelled (unknown or dead
+  // key), kProtocol (not granted, wrong shape). Thread: any of the transport's.
   virtual Result<std::vector<std::span<std::byte>>> accept(const NodeId& peer,
                                                            const SequenceKey& key,
                                                            const wire::BlocksHeader& blocks) = 0;
@@ -102,8 +110,17 @@ class Transport {
   virtual asio::awaitable<Status> send_commit(NodeId to, SequenceKey key,
                                               wire::pb::Commit commit) = 0;
 
+  // Closes all connections with that peer (missing Beats are judged by the caller). PeerDown with
+  // `reason` follows; a peer that was dialled is dialled again. Unknown peers are ignored.
+  // Thread: control.
+  virtual void disconnect(const NodeId& peer, Error reason) = 0;
+
   // Stops accepting and dialling, closes everything, ends next(). Idempotent. Thread: control.
   virtual void shutdown() = 0;
+
+  // Completes once shutdown() was called and nothing of the transport runs any more (no coroutine,
+  // no call of BulkSink): required before it is destroyed. Thread: control.
+  virtual asio::awaitable<void> stopped() = 0;
 };
 
 }  // namespace baton::handoff

@@ -1,6 +1,10 @@
-// Frames of the handoff protocol: a fixed little-endian header, then a Protobuf message (control) or
-// raw tiles (Blocks). Bytes in, values out; no sockets. docs/protocol.md is the specification.
+// Frames of the handoff protocol: a fixed little-endian header, then a Protobuf message (control)
+// or raw tiles (Blocks). Bytes in, values out; no sockets. docs/protocol.md is the specification.
 #pragma once
+
+#include "baton/base/ids.h"
+#include "baton/base/result.h"
+#include "baton/wire/messages.pb.h"
 
 #include <array>
 #include <cstddef>
@@ -9,10 +13,6 @@
 #include <string>
 #include <variant>
 #include <vector>
-
-#include "baton/base/ids.h"
-#include "baton/base/result.h"
-#include "baton/wire/messages.pb.h"
 
 namespace baton::wire {
 
@@ -40,7 +40,8 @@ enum class FrameType : std::uint16_t {
 
 // Byte offsets: magic 0, version 4, type 6, flags 8, choice 12, request high 16, request low 24,
 // epoch 32, payload CRC32C 36, sequence 40, payload length 48, reserved (0) 56, header CRC32C 60
-// (over bytes [0, 60)). A Blocks frame's payload is a BlocksHeader (kBlocksHeaderBytes), then tiles.
+// (over bytes [0, 60)). A Blocks frame's payload is a BlocksHeader (kBlocksHeaderBytes), then
+// tiles.
 struct FrameHeader {
   std::uint16_t version = kProtocolMax;
   FrameType type = FrameType::kBeat;
@@ -59,9 +60,9 @@ struct BlocksHeader {
   std::uint32_t layers = 0;
   std::uint32_t first_head = 0;
   std::uint32_t heads = 0;
-  std::uint32_t first_tile = 0;   // of the sequence
+  std::uint32_t first_tile = 0;  // of the sequence
   std::uint32_t tiles = 0;
-  std::uint32_t block_tokens = 0; // the sender's
+  std::uint32_t block_tokens = 0;  // the sender's
   bool operator==(const BlocksHeader&) const = default;
 };
 inline constexpr std::size_t kBlocksHeaderBytes = 32;

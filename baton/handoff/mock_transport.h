@@ -1,0 +1,118 @@
+// Transport in one process, for tests: MockNetwork joins MockTransports on one executor and can do
+// to each frame what a network and a peer can do. Frames are really encoded, checked and decoded
+// (wire/); time is an AsyncClock (virtual in tests), so a run is the same each time.
+// Thread: all on one executor.
+#pragma once
+
+#include "baton/handoff/transport.h"
+#include "baton/net/async_clock.h"
+#include "baton/net/task_group.h"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace baton::handoff {
+
+class MockTransport;
+
+enum class FaultAction : std::uint8_t {
+  kDrop,       // the frame vanishes
+  kCorrupt,    // one payload bit flips: bad CRC. A control frame then costs the connection
+  kDuplicate,  // it arrives twice
+  kSwapNext,   // it arrives after the next frame of its lane
+  kReset,      // instead of it the connection breaks: PeerDown on both sides
+  kHalfClose,  // from it on nothing arrives in this direction, and the receiver sees PeerDown
+};
+
+// Applies to the `nth` frame (from 1) of `type` from -> to after it was added; once.
+struct Fault {
+  NodeId from;
+  NodeId to;
+  wire::FrameType type = wire::FrameType::kBeat;
+  std::uint64_t nth = 1;
+  FaultAction action = FaultAction::kDrop;
+};
+
+class MockNetwork {
+ public:
+  // `clock` is needed for set_delay only.
+  explicit MockNetwork(asio::any_io_executor executor, net::AsyncClock* clock = nullptr);
+  ~MockNetwork();  // after stop() has run to its end
+  MockNetwork(const MockNetwork&) = delete;
+  MockNetwork& operator=(const MockNetwork&) = delete;
+
+  // A node of this network, not yet connected. It must be shut down before the network goes.
+  std::unique_ptr<MockTransport> attach(wire::pb::Hello hello);
+
+  // Dials: PeerUp on both sides, or PeerUnusable on both with field and values. No-op when already
+  // connected.
+  void connect(const NodeId& from, const NodeId& to);
+
+  void add_fault(Fault fault);
+  // Sees every frame before its fault; may return one. For faults that depend on content.
+  using Hook = std::function<std::optional<FaultAction>(const NodeId& from, const NodeId& to,
+                                                        const wire::FrameHeader& header)>;
+  void set_hook(Hook hook) { hook_ = std::move(hook); }
+
+  // Every later frame from -> to arrives that much later; order per lane is kept. Lanes: control,
+  // and bulk (so a Commit may overtake a Grant, but not Blocks).
+  void set_delay(const NodeId& from, const NodeId& to, Duration delay);
+  // Frames wait, both ways, until heal(): as TCP in a short partition. Nobody sees a PeerDown.
+  void partition(const NodeId& a, const NodeId& b);
+  void heal(const NodeId& a, const NodeId& b);
+  // Manual delivery from -> to: frames wait, and deliver() lets the oldest of that lane through.
+  enum class Lane : std::uint8_t { kControl, kBulk };
+  void hold(const NodeId& from, const NodeId& to);
+  bool deliver(const NodeId& from, const NodeId& to, Lane lane);
+  void release(const NodeId& from, const NodeId& to);  // ends hold(): all that waits arrives
+  [[nodiscard]] std::size_t waiting(const NodeId& from, const NodeId& to, Lane lane) const;
+  // The connection breaks now: PeerDown on both sides, frames under way are lost.
+  void reset(const NodeId& a, const NodeId& b);
+  // The node's process dies: every peer sees PeerDown; it sends and receives nothing any more.
+  void kill(const NodeId& node);
+
+  // How many frames of that type from -> to were sent (faulty ones included).
+  [[nodiscard]] std::uint64_t frames_sent(const NodeId& from, const NodeId& to,
+                                          wire::FrameType type) const;
+
+  // Ends the delivery tasks. Await it before destruction.
+  asio::awaitable<void> stop();
+
+ private:
+  friend class MockTransport;
+  class Impl;
+  Hook hook_;
+  std::unique_ptr<Impl> impl_;
+};
+
+class MockTransport final : public Transport {
+ public:
+  ~MockTransport() override;
+
+  [[nodiscard]] const NodeId& id() const;
+
+  void set_bulk_sink(BulkSink* sink) override;
+  asio::awaitable<Result<TransportEvent>> next() override;
+  Status send_control(const NodeId& to, const SequenceKey& key, wire::Control message) override;
+  asio::awaitable<Result<BulkSent>> send_blocks(
+      NodeId to, SequenceKey key, wire::BlocksHeader blocks, std::uint64_t sequence,
+      std::vector<std::span<const std::byte>> tiles) override;
+  asio::awaitable<Status> send_commit(NodeId to, SequenceKey key, wire::pb::Commit commit) override;
+  void disconnect(const NodeId& peer, Error reason) override;
+  void shutdown() override;
+  asio::awaitable<void> stopped() override;
+
+ private:
+  friend class MockNetwork;
+  struct Node;
+  explicit MockTransport(std::shared_ptr<Node> node);
+  std::shared_ptr<Node> node_;
+};
+
+}  // namespace baton::handoff

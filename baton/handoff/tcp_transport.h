@@ -1,0 +1,61 @@
+// Transport over TCP. One control connection per pair of nodes, whoever dialled, served on the
+// control loop; bulk connections of their own, opened by the sender of Blocks when it first has
+// some, served on the I/O pool: tiles go from the pool's memory to the socket and from the socket
+// into the spans of BulkSink::accept, with no copy between. docs/protocol.md is the specification.
+#pragma once
+
+#include "baton/handoff/transport.h"
+#include "baton/net/address.h"
+#include "baton/net/event_loop.h"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace baton::handoff {
+
+struct TcpTransportOptions {
+  wire::pb::Hello hello;  // ours (make_hello); bulk and serving_port are set here
+  std::optional<net::HostPort> serving_bind;  // none: accepts nobody. Port 0: any free one
+  std::vector<net::HostPort> peers;           // dialled at start, and again whenever lost
+  std::size_t bulk_connections = 2;           // per peer and direction; >= 1
+  bool allow_insecure_bind = false;           // serving_bind may be other than loopback
+  Duration connect_deadline = std::chrono::seconds(5);
+  Duration handshake_deadline = std::chrono::seconds(5);
+  Duration stall_deadline = std::chrono::seconds(10);      // without progress inside a frame
+  Duration redial_first = std::chrono::milliseconds(100);  // doubles, with jitter, up to:
+  Duration redial_most = std::chrono::seconds(5);
+  std::size_t bulk_socket_buffer_bytes = std::size_t{4} << 20;  // the usual net.core.*mem_max
+};
+
+class TcpTransport final : public Transport {
+ public:
+  // `control` runs everything but bulk; `io` must outlive the transport. Thread: control, as all of
+  // the interface (before the control loop runs, any).
+  TcpTransport(asio::any_io_executor control, net::IoPool* io, TcpTransportOptions options);
+  ~TcpTransport() override;  // after stopped(), or without start()
+
+  // Binds, listens and starts to dial. Errors: kIo (port in use; names host:port),
+  // kInvalidArgument (serving_bind beyond loopback).
+  Status start();
+  // Where it listens; the port is the real one. Only after start() with a serving_bind.
+  [[nodiscard]] net::HostPort serving_address() const;
+
+  void set_bulk_sink(BulkSink* sink) override;
+  asio::awaitable<Result<TransportEvent>> next() override;
+  Status send_control(const NodeId& to, const SequenceKey& key, wire::Control message) override;
+  asio::awaitable<Result<BulkSent>> send_blocks(
+      NodeId to, SequenceKey key, wire::BlocksHeader blocks, std::uint64_t sequence,
+      std::vector<std::span<const std::byte>> tiles) override;
+  asio::awaitable<Status> send_commit(NodeId to, SequenceKey key, wire::pb::Commit commit) override;
+  void disconnect(const NodeId& peer, Error reason) override;
+  void shutdown() override;
+  asio::awaitable<void> stopped() override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton::handoff
