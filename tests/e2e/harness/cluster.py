@@ -1,0 +1,101 @@
+"""Sets of nodes: a single node, or a router with x prefill and y decode nodes as real processes."""
+from .node import Node
+
+LOOPBACK = "127.0.0.1"
+
+
+class Single:
+    """One process that does everything: the reference of each comparison."""
+
+    def __init__(self, binary, model, log_folder, name="single", flags=(), stay=False):
+        common = ["-m", model, "--node-id", name, "--host", LOOPBACK, "--port", 0]
+        self.node = Node(binary, name, common + list(flags), log_folder, stay)
+
+    def start(self, timeout_s=120):
+        try:
+            self.node.start().wait_listening(timeout_s).wait_ready(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    @property
+    def nodes(self):
+        return [self.node]
+
+    @property
+    def front(self):
+        """The node that clients talk to."""
+        return self.node
+
+    @property
+    def engines(self):
+        return [self.node]
+
+    def stop(self):
+        return self.node.stop()
+
+
+class Cluster:
+    """Decode nodes start first, then prefill nodes, which dial them, then the router, which dials
+    both. `prefill_flags` and `decode_flags` go to all nodes of that role, `flags` to every node."""
+
+    def __init__(self, binary, model, log_folder, name="cluster", prefill=1, decode=1, flags=(),
+                 prefill_flags=(), decode_flags=(), router_flags=(), stay=False):
+        self.binary, self.model, self.log_folder = binary, model, log_folder
+        self.name, self.stay = name, stay
+        self.counts = (prefill, decode)
+        self.flags = list(flags)
+        self.role_flags = {
+            "prefill": list(prefill_flags),
+            "decode": list(decode_flags),
+            "router": list(router_flags),
+        }
+        self.prefill, self.decode, self.router = [], [], None
+
+    def _node(self, role, suffix, extra):
+        node_id = f"{self.name}-{role}{suffix}"
+        flags = ["-m", self.model, "--node-role", role, "--node-id", node_id]
+        flags += ["--host", LOOPBACK, "--port", 0]
+        flags += self.flags + self.role_flags[role] + extra
+        return Node(self.binary, node_id, flags, self.log_folder, self.stay)
+
+    def start(self, timeout_s=120, wait_ready=True):
+        try:
+            bind = ["--serving-bind", f"{LOOPBACK}:0"]
+            for index in range(self.counts[1]):
+                self.decode.append(self._node("decode", index, bind).start())
+            for node in self.decode:
+                node.wait_listening(timeout_s)
+            decode_peers = ["--decode-peers", ",".join(node.serving for node in self.decode)]
+            for index in range(self.counts[0]):
+                self.prefill.append(self._node("prefill", index, bind + decode_peers).start())
+            for node in self.prefill:
+                node.wait_listening(timeout_s)
+            peers = ["--prefill-peers", ",".join(node.serving for node in self.prefill)]
+            self.router = self._node("router", "", peers + decode_peers).start()
+            self.router.wait_listening(timeout_s)
+            if wait_ready:
+                self.router.wait_ready(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    @property
+    def nodes(self):
+        return [node for node in [self.router, *self.prefill, *self.decode] if node is not None]
+
+    @property
+    def front(self):
+        return self.router
+
+    @property
+    def engines(self):
+        return self.prefill + self.decode
+
+    def stop(self):
+        """The router first, so that it does not see its peers vanish."""
+        return [node.stop() for node in self.nodes]
+
+

@@ -1,0 +1,147 @@
+"""One baton process: start it, wait until it listens or is ready, stop it, read its log."""
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from .client import Client, ConnectionFailed
+
+PR_SET_PDEATHSIG = 1
+POLL_S = 0.02
+
+
+class NodeFailed(Exception):
+    """A process ended or stayed silent where it should have worked; carries the end of its log."""
+
+
+def wait_until(condition, timeout_s, what):
+    """Polls until condition() is true and returns its value. Errors: TimeoutError naming `what`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(POLL_S)
+
+
+def free_port():
+    """A port that is free now, for the cases where an address must be known before its process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _die_with_parent():
+    # Nothing is left running even if this process is killed hard. Must not raise: runs after fork.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Node:
+    """`name` names the log files. `flags` are those of `baton serve`, without addresses for HTTP."""
+
+    def __init__(self, binary, name, flags, log_folder, stay=False):
+        self.name = name
+        self.argv = [str(binary), "serve"] + [str(flag) for flag in flags]
+        self.out_path = pathlib.Path(log_folder) / f"{name}.out"
+        self.log_path = pathlib.Path(log_folder) / f"{name}.log"
+        self.stay = stay  # outlive this process (scripts/demo --serve)
+        self.process = None
+        self.http = None  # HOST:PORT once listening, if it serves HTTP
+        self.serving = None  # HOST:PORT of the node protocol, likewise
+
+    def start(self):
+        # Flags only: each flag also has a BATON_* variable, and one of the user's must not get in.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")}
+        with open(self.out_path, "wb") as out, open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches us alone; we stop the nodes in order
+                preexec_fn=None if self.stay else _die_with_parent,
+            )
+        return self
+
+    def wait_listening(self, timeout_s=120):
+        """Reads the line `listening http=HOST:PORT serving=HOST:PORT` that baton prints."""
+
+        def line():
+            if self.process.poll() is not None:
+                raise NodeFailed(f"{self.name} exited with {self.process.returncode}\n{self.tail()}")
+            return re.search(r"^listening\b.*$", self.out_path.read_text(errors="replace"), re.M)
+
+        found = wait_until(line, timeout_s, f"{self.name} listens\n{self.tail()}").group()
+        fields = dict(re.findall(r"(\w+)=(\S+)", found))
+        self.http = fields.get("http")
+        self.serving = fields.get("serving")
+        return self
+
+    def wait_ready(self, timeout_s=120):
+        def ready():
+            if self.process.poll() is not None:
+                raise NodeFailed(f"{self.name} exited with {self.process.returncode}\n{self.tail()}")
+            return self.ready_status() == 200
+
+        try:
+            wait_until(ready, timeout_s, f"{self.name} is ready")
+        except TimeoutError as error:
+            raise NodeFailed(f"{error}\n{self.tail()}") from error
+        return self
+
+    def ready_status(self):
+        """Status of /ready; 0 while nobody answers."""
+        try:
+            return self.client(timeout_s=10).get("/ready").status
+        except ConnectionFailed:
+            return 0
+
+    def client(self, key=None, timeout_s=120):
+        return Client(self.http, key=key, timeout_s=timeout_s)
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        if self.running():
+            self.process.send_signal(number)
+
+    def wait_exit(self, timeout_s):
+        """Exit code. Errors: TimeoutError."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"{self.name} did not exit within {timeout_s:g} s") from error
+
+    def stop(self, timeout_s=10):
+        """SIGTERM, then SIGKILL after the timeout. Safe in any state; returns the exit code."""
+        if self.process is None:
+            return None
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            print(f"{self.name} ignored SIGTERM for {timeout_s} s: killed", file=sys.stderr)
+            self.kill()
+            return self.process.returncode
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def log(self):
+        parts = [path.read_text(errors="replace") for path in (self.out_path, self.log_path)]
+        return "\n".join(parts)
+
+    def tail(self, lines=25):
+        shown = self.log().splitlines()[-lines:]
+        return f"--- {self.name}: {' '.join(self.argv)}\n" + "\n".join(shown)
