@@ -46,8 +46,8 @@ class StreamDecoder {
   std::int64_t tokens_fed_ = 0;
   std::int64_t text_bytes_ = 0;  // out of the detokenizer
   std::int64_t out_bytes_ = 0;   // let out by the matcher
-  // Tokens not known to be out: index, and where their text ends in bytes of text; kOpen while
-  // their last character is unfinished.
+  // Tokens not known to be out: index, and where their text ends (in bytes of text, or open while
+  // their last character is unfinished).
   struct Held {
     std::int64_t index = 0;
     std::int64_t text_end = 0;
