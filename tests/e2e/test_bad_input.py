@@ -1,0 +1,257 @@
+"""What a user or operator gets wrong: one clear error each, and nothing lost."""
+import pathlib
+import socket
+import subprocess
+
+from harness.case import (CHAT, COMPLETIONS, CONTEXT, GREEDY, E2eCase, Settings, ask, completion,
+                          make_cluster, make_single, pair, patient, single, token_prompt)
+from harness.cluster import LOOPBACK
+from harness.node import Node, free_port, wait_until
+
+KEY = "right-key-7"
+
+
+class StartUpTest(E2eCase):
+    """The process must end by itself, non-zero, not by a signal, and say what is wrong."""
+
+    def run_baton(self, *flags):
+        argv = [str(Settings.binary), "serve", *map(str, flags)]
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace",
+                              stdin=subprocess.DEVNULL, timeout=patient(60))
+        self.assertGreater(done.returncode, 0, f"{argv}\n{done.stderr}")
+        self.assertNotIn("listening", done.stdout)
+        return done.stderr
+
+    def bad_model(self, name, content):
+        path = pathlib.Path(Settings.logs) / name
+        path.write_bytes(content)
+        self.addCleanup(path.unlink)
+        said = self.run_baton("-m", path, "--port", 0)
+        self.assertIn(name, said)
+        return said
+
+    def test_model_missing(self):
+        said = self.run_baton("-m", "/nowhere/at-all.gguf", "--port", 0)
+        self.assertIn("/nowhere/at-all.gguf", said)
+
+    def test_model_cut(self):
+        """B33: less one byte, half, inside the header, empty."""
+        whole = pathlib.Path(Settings.model).read_bytes()
+        for name, content in (("less-one.gguf", whole[:-1]), ("half.gguf", whole[: len(whole) // 2]),
+                              ("header.gguf", whole[:1000]), ("empty.gguf", b"")):
+            with self.subTest(name=name):
+                self.bad_model(name, content)
+
+    def test_model_is_something_else(self):
+        self.bad_model("text.gguf", b"This is no model.\n" * 200)
+        whole = pathlib.Path(Settings.model).read_bytes()[:2_000_000]
+        self.assertIn(b"llama", whole)
+        other = whole.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", 1)
+        self.assertIn("mamba", self.bad_model("mamba.gguf", other))
+
+    def test_model_with_alignment_zero(self):
+        """B34: the 57-byte file whose only key sets the alignment to 0."""
+        content = bytes.fromhex(
+            "4747554603000000000000000000000001000000000000001100000000000000"
+            "67656e6572616c2e616c69676e6d656e740400000000000000")
+        said = self.bad_model("alignment.gguf", content)
+        self.assertIn("alignment", said)
+
+    def test_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind((LOOPBACK, 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            said = self.run_baton("-m", Settings.model, "--host", LOOPBACK, "--port", port)
+            self.assertIn(str(port), said)
+            said = self.run_baton("-m", Settings.model, "--node-role", "decode", "--serving-bind",
+                                  f"{LOOPBACK}:{port}")
+            self.assertIn(str(port), said)
+
+    def test_flags(self):
+        model = ("-m", Settings.model, "--port", 0)
+        for flags, word in (((*model, "--no-such-flag"), "--no-such-flag"),
+                            ((*model, "--kv-dtype", "int3"), "int3"),
+                            ((*model, "--block-tokens", 48), "block"),
+                            ((*model, "--isa", "sse9"), "sse9"),
+                            ((*model, "--kv-memory", "1K"), "kv-memory"),
+                            ((*model, "--node-role", "router"), "peers"),
+                            ((*model, "--node-role", "decode"), "--serving-bind")):
+            with self.subTest(flags=flags[3:]):
+                self.assertIn(word, self.run_baton(*flags))
+
+
+class RequestTest(E2eCase):
+    """The same words from a single node and from a router."""
+
+    def each(self):
+        for nodes in (single(), pair()):
+            with self.subTest(node=nodes.front.name):
+                yield nodes, nodes.front.client()
+
+    def test_malformed_bodies(self):
+        for nodes, client in self.each():
+            for body in ("", "{", "[]", "null", '{"prompt": "x"', '{"prompt": "\\ud800"', "\xff",
+                         '{"prompt": ' + "[" * 3000):
+                for path in (CHAT, COMPLETIONS):
+                    self.assert_error(client.post(path, body), 400)
+            self.wait_idle(nodes)
+
+    def test_wrong_types_and_ranges(self):
+        cases = (("max_tokens", "ten"), ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", 1.5),
+                 ("temperature", "hot"), ("temperature", -1), ("top_p", 2), ("top_p", "all"),
+                 ("seed", "x"), ("stop", 5), ("stop", [1]), ("stop", ["a"] * 1000),
+                 ("stream", "yes"), ("logit_bias", [1]), ("n", 0), ("n", "two"),
+                 ("stop_token_ids", "2"), ("presence_penalty", "x"), ("prompt", 5), ("prompt", {}),
+                 ("prompt", []), ("prompt", [[1, 2], [3]]), ("prompt", ["a", 1]), ("prompt", ""))
+        for nodes, client in self.each():
+            for field, value in cases:
+                body = completion([100, 101], max_tokens=2)
+                body[field] = value
+                response = client.post(COMPLETIONS, body)
+                self.assert_error(response, 400, field)
+            for messages in ([], "hi", [{}], [{"role": "user"}], [{"content": "x"}], [5],
+                             [{"role": 5, "content": "x"}]):
+                self.assert_error(client.post(CHAT, {"messages": messages}), 400, "messages")
+            self.wait_idle(nodes)
+
+    def test_over_long_prompts(self):
+        for nodes, client in self.each():
+            long = completion(token_prompt(CONTEXT + 1), max_tokens=1)
+            error = self.assert_error(client.post(COMPLETIONS, long), 400)
+            self.assertIn(str(CONTEXT), error["message"])
+            both = completion(token_prompt(100), max_tokens=CONTEXT)
+            self.assert_error(client.post(COMPLETIONS, both), 400)
+            self.wait_idle(nodes)
+
+    def test_several_choices_across_the_split(self):
+        """n > 1 comes with a later issue: refused by name, not answered with one choice."""
+        response = pair().front.client().post(COMPLETIONS, completion([100], n=2))
+        self.assert_error(response, 400, "n")
+
+    def test_unknown_model_and_paths(self):
+        for _, client in self.each():
+            response = client.post(COMPLETIONS, dict(completion([100]), model="gpt-9"))
+            error = self.assert_error(response, 404)
+            self.assertEqual(error["code"], "model_not_found")
+            self.assertEqual(client.get("/v1/nothing").status, 404)
+            self.assertEqual(client.get("/v1/completions").status, 405)
+            models = client.get("/v1/models").json()
+            self.assertEqual(models["data"][0]["id"], pathlib.Path(Settings.model).stem)
+            named = dict(completion([100], max_tokens=1), model=models["data"][0]["id"])
+            self.assertEqual(client.post(COMPLETIONS, named).status, 200)
+
+    def test_deep_nesting_beside_a_stream(self):
+        """B40: a few kilobytes of brackets must not end the process or the stream."""
+        for nodes, client in self.each():
+            stream = client.stream(COMPLETIONS, completion(token_prompt(20), max_tokens=40,
+                                                           ignore_eos=True))
+            bodies = iter(stream)
+            next(bodies)
+            for depth in (3000, 10_000, 100_000):
+                for body in ('{"messages":[],"tools":' + "[" * depth + "]" * depth + "}",
+                             '{"prompt":"x","unknown":' + '{"a":' * depth + "1" + "}" * depth + "}",
+                             "[" * depth):
+                    self.assert_error(client.post(CHAT, body), 400)
+            for _ in bodies:
+                pass
+            self.assertTrue(stream.done)
+
+
+class LimitsTest(E2eCase):
+    """One small node: a key, a short queue, small bodies, another name."""
+
+    def limited(self, *flags):
+        node = make_single("limited", "--api-key", KEY, "--max-body", "64K",
+                           "--served-model-name", "other-name", *flags)
+        return self.start_own(node)
+
+    def test_body_too_large_and_served_name(self):
+        client = self.limited().front.client(key=KEY)
+        self.assert_error(client.post(COMPLETIONS, {"prompt": "x" * 70_000}), 413)
+        self.assertEqual(client.get("/v1/models").json()["data"][0]["id"], "other-name")
+
+    def test_overload(self):
+        """One runs, one waits, the rest get 429 with Retry-After, and those two end well."""
+        nodes = self.limited("--max-queue", 2, "--max-num-seqs", 1)
+        client = nodes.front.client(key=KEY)
+        body = completion(token_prompt(20), max_tokens=120, ignore_eos=True, **GREEDY)
+        streams = [client.stream(COMPLETIONS, body) for _ in range(2)]
+        refused = client.post(COMPLETIONS, body)
+        self.assert_error(refused, 429)
+        self.assertGreaterEqual(int(refused.headers["Retry-After"]), 1)
+        for stream in streams:
+            self.assertEqual(stream.status, 200)
+            self.assertTrue(stream.read_all().done)
+
+    def test_b39_the_key_guards_everything(self):
+        nodes = self.start_own(make_cluster("guarded", flags=["-t", 1, "--api-key", KEY]))
+        alone = self.limited()
+        body = completion([100], max_tokens=1)
+        paths = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/metrics", "/", "/version",
+                 "//v1/models", "/v1//models", "/v1/./models", "/v1/../v1/models", "/v1/models/",
+                 "/V1/MODELS", "/health/", "//health", "/health/../v1/models")
+        for node in (alone.front, nodes.router, nodes.prefill[0], nodes.decode[0]):
+            for key in (None, KEY[:-1] + "8", KEY[:-1], ""):
+                client = node.client(key=key)
+                for path in paths:
+                    for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+                        sent = body if method == "POST" else None
+                        status = client.request(method, path, sent).status
+                        self.assertEqual(status, 401, f"{node.name} {method} {path} key={key}")
+            self.assertEqual(node.client().get("/health").status, 200)
+            self.assertEqual(node.client().get("/ready").status, 200)
+            metrics = node.client(key=KEY).get("/metrics")
+            self.assertEqual(metrics.status, 200)
+        computed = "baton_prompt_tokens_computed_total"
+        self.assertTrue(all(line.endswith(" 0") for line in metrics.text.splitlines()
+                            if line.startswith(computed)), "a refused request did model work")
+        lower = alone.front.client().get("/v1/models", headers={"Authorization": f"bearer {KEY}"})
+        self.assertEqual(lower.status, 200)
+        self.assertEqual(nodes.front.client(key=KEY).post(COMPLETIONS, body).status, 200)
+
+
+class PeersTest(E2eCase):
+    def test_peers_that_cannot_be_reached(self):
+        """The router starts, says which peer is missing, and is not ready; requests get 503."""
+        prefill, decode = f"{LOOPBACK}:{free_port()}", f"{LOOPBACK}:{free_port()}"
+        router = Node(Settings.binary, "lonely-router",
+                      ["-m", Settings.model, "--node-role", "router", "--port", 0,
+                       "--prefill-peers", prefill, "--decode-peers", decode], Settings.logs)
+        self.addCleanup(router.stop)
+        router.start().wait_listening(patient(60))
+        client = router.client()
+
+        def named():
+            response = client.get("/ready")
+            self.assertEqual(response.status, 503, response.text)
+            return prefill in response.text and decode in response.text
+
+        wait_until(named, patient(10), "/ready names both peers")
+        self.assertEqual(client.get("/health").status, 200)
+        self.assert_error(client.post(COMPLETIONS, completion([100], max_tokens=1)), 503)
+        wait_until(lambda: prefill in router.log() and decode in router.log(), patient(10),
+                   "the log names both peers")
+
+    def test_unlike_nodes_refuse_each_other(self):
+        """Another KV dtype: the field and both values stand in the log and in /ready."""
+        nodes = make_cluster("unlike", flags=["-t", 1], decode_flags=["--kv-dtype", "f32"])
+        self.start_own(nodes, wait_ready=False)
+
+        def said(text):
+            return "bf16" in text and "f32" in text and "dtype" in text
+
+        logs = (nodes.prefill[0], nodes.decode[0])
+        wait_until(lambda: any(said(node.log()) for node in logs), patient(20),
+                   "a log names the dtype and both values")
+        wait_until(lambda: said(nodes.prefill[0].client().get("/ready").text), patient(10),
+                   "the prefill node's /ready names the dtype and both values")
+        self.assertEqual(nodes.router.client().get("/ready").status, 503)
+
+
+class AliveTest(E2eCase):
+    def test_after_all_that_the_shared_nodes_answer(self):
+        body = completion(token_prompt(16), max_tokens=4, **GREEDY)
+        for nodes in (single(), pair()):
+            self.assert_same(ask(nodes, body), body)
+            self.wait_idle(nodes)
