@@ -85,9 +85,8 @@ class RequestTest(E2eCase):
     """The same words from a single node and from a router."""
 
     def each(self):
-        for nodes in (single(), pair()):
-            with self.subTest(node=nodes.front.name):
-                yield nodes, nodes.front.client()
+        for nodes in self.single_and_pair():
+            yield nodes, nodes.front.client()
 
     def test_malformed_bodies(self):
         for nodes, client in self.each():

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import unittest
 
-from .client import ConnectionFailed
 from .cluster import Cluster, Single
 from .metrics import scrape
 from .node import wait_until
@@ -202,6 +201,14 @@ def busy(metrics):
 
 class E2eCase(unittest.TestCase):
     maxDiff = 4000
+    where = ""  # which nodes the test was asking; shown with a failure
+
+    def single_and_pair(self):
+        """The shared single node, then the shared pair."""
+        for nodes in (single(), pair()):
+            self.where = nodes.front.name
+            yield nodes
+        self.where = ""
 
     def assert_same(self, answer, body, what=""):
         """Byte-identical to the cold single node."""

@@ -1,0 +1,290 @@
+"""Coming up, going down, and being killed: never a hang, never a leak, never a short stream that
+looks complete."""
+import signal
+import threading
+import time
+
+from harness.case import (COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, busy, completion,
+                          make_cluster, make_single, pair, patient, reference, single, token_prompt)
+from harness.client import ConnectionFailed
+from harness.cluster import LOOPBACK
+from harness.metrics import scrape
+from harness.node import Node, free_port, wait_until
+
+LONG = completion(token_prompt(40), max_tokens=400, ignore_eos=True,
+                  stream_options={"include_usage": True}, **GREEDY)
+
+
+def begin(nodes, body=LONG, tokens=3):
+    """A stream of which a few tokens have come; returns it with the iterator to go on with."""
+    stream = nodes.front.client(timeout_s=patient(60)).stream(COMPLETIONS, body)
+    assert stream.status == 200, stream.read_all().text
+    bodies = iter(stream)
+    for _ in range(tokens):
+        next(bodies)
+    return stream, bodies
+
+
+def finish(stream, bodies):
+    """Reads to the end, whichever it is."""
+    try:
+        for _ in bodies:
+            pass
+    except ConnectionFailed:
+        pass
+    return stream
+
+
+class EndedCase(E2eCase):
+    def assert_ended_honestly(self, stream, body, seconds, began):
+        """Either the whole answer, identical, or an error event without [DONE]."""
+        self.assertLess(time.monotonic() - began, patient(seconds), "the stream hung")
+        if stream.done:
+            self.assertEqual(stream.canonical(), reference(body).lines)
+        else:
+            self.assertIsNotNone(stream.error(), f"neither [DONE] nor an error: {stream.text[-300:]}")
+
+
+class ReadyTest(EndedCase):
+    def test_b43_ready_means_ready(self):
+        """From process start: whatever answers 200 on /ready can complete at once."""
+        node = make_single("early", "-t", 1).node
+        self.addCleanup(node.stop)
+        node.start().wait_listening(patient(60))
+        client = node.client(timeout_s=patient(30))
+        body = completion(token_prompt(4), max_tokens=1)
+
+        def came_up():
+            status = node.ready_status()
+            if status == 200:
+                return True
+            self.assertIn(status, (0, 503))
+            early = client.post(COMPLETIONS, body)
+            self.assertIn(early.status, (200, 503), early.text)
+            return False
+
+        wait_until(came_up, patient(60), "ready")
+        self.assertEqual(client.post(COMPLETIONS, body).status, 200)
+
+    def test_b43_router_is_ready_only_while_it_can_serve(self):
+        """The router first, alone; then its peers; then one freezes, and thaws."""
+        addresses = [f"{LOOPBACK}:{free_port()}" for _ in range(2)]
+        common = ["-m", Settings.model, "-t", 1, "--port", 0, "--kv-memory", "128M", "--node-role"]
+        peers = ["--decode-peers", addresses[1]]
+        roles = {
+            "router": ["router", "--prefill-peers", addresses[0], *peers],
+            "prefill": ["prefill", "--serving-bind", addresses[0], *peers],
+            "decode": ["decode", "--serving-bind", addresses[1]],
+        }
+        nodes = {name: Node(Settings.binary, f"late-{name}", common + flags, Settings.logs)
+                 for name, flags in roles.items()}
+        for node in nodes.values():
+            self.addCleanup(node.stop)
+        router = nodes["router"].start().wait_listening(patient(60))
+        body = completion(token_prompt(4), max_tokens=2)
+        self.assertEqual(router.ready_status(), 503)
+        self.assertEqual(router.client().post(COMPLETIONS, body).status, 503)
+        nodes["decode"].start()
+        nodes["prefill"].start()
+        wait_until(lambda: router.ready_status() == 200, patient(60), "router is ready with its peers")
+        self.assertEqual(router.client().post(COMPLETIONS, body).status, 200)
+
+        nodes["decode"].signal(signal.SIGSTOP)
+        wait_until(lambda: router.ready_status() == 503, patient(6), "not ready: decode is frozen")
+        began = time.monotonic()
+        status = router.client(timeout_s=patient(30)).post(COMPLETIONS, body).status
+        self.assertIn(status, (200, 503))
+        self.assertLess(time.monotonic() - began, patient(20))
+        nodes["decode"].signal(signal.SIGCONT)
+        wait_until(lambda: router.ready_status() == 200, patient(20), "ready again")
+        self.assertEqual(router.client().post(COMPLETIONS, body).status, 200)
+
+
+class LeaveTest(EndedCase):
+    def test_b44_gauges_after_everyone_leaves(self):
+        for nodes in (single(), pair()):
+            with self.subTest(nodes=nodes.front.name):
+                before = scrape(nodes.front)
+                started = [begin(nodes, dict(LONG, prompt=token_prompt(20, seed=i)), tokens=2)
+                           for i in range(20)]
+                for stream, _ in started:
+                    stream.close()
+                self.wait_idle(nodes, seconds=2.0)
+                wait_until(lambda nodes=nodes: scrape(nodes.front).sum("baton_requests_running") == 0,
+                           patient(2), "the front counts no running request")
+                after = scrape(nodes.front)
+                ends = {key: after.by("baton_requests_total", "status").get(key, 0) - value
+                        for key, value in {**dict.fromkeys(
+                            after.by("baton_requests_total", "status"), 0),
+                            **before.by("baton_requests_total", "status")}.items()}
+                self.assertEqual(ends.get("aborted"), 20, ends)
+                self.assertEqual(sum(ends.values()), 20, ends)
+                for name, labels, value in before.series:
+                    if name.endswith("_total"):
+                        now = [v for n, l, v in after.series if (n, l) == (name, labels)]
+                        self.assertGreaterEqual(now[0], value, f"{name}{labels} fell")
+
+    def test_cancel_during_prefill_and_during_decode(self):
+        """Blocks of both nodes are free again at once, and the next request is right."""
+        for tokens_seen in (0, 5):
+            with self.subTest(tokens_seen=tokens_seen):
+                body = dict(LONG, prompt=token_prompt(1800, seed=tokens_seen))
+                client = pair().front.client()
+                stream = None
+                if tokens_seen:
+                    stream, _ = begin(pair(), body, tokens_seen)
+                else:
+                    # Nothing has come yet, not even the status: leave while the prompt is computed.
+                    thread = threading.Thread(target=abandon, args=(pair().front, body))
+                    thread.start()
+                    wait_until(lambda: busy(scrape(pair().prefill[0]))[0] > 0, patient(5),
+                               "the prefill node works on it")
+                    thread.join()
+                if stream:
+                    stream.close()
+                self.wait_idle(pair(), seconds=2.0)
+                small = completion(token_prompt(16), max_tokens=4, **GREEDY)
+                self.assert_same(ask(pair(), small), small)
+                self.assertEqual(client.get("/ready").status, 200)
+
+    def test_b03_client_leaves_between_the_legs(self):
+        """D is frozen once P has finished; the client leaves; D goes on: nothing is kept, and D
+        never runs one of them. Repeated within D's lease, so that it is slow and not dead."""
+        nodes = pair()
+        decode = nodes.decode[0]
+        made = "baton_tokens_generated_total"
+        for round_number in range(10):
+            before = scrape(decode).sum(made)
+            decode.signal(signal.SIGSTOP)
+            body = dict(LONG, prompt=token_prompt(200, seed=round_number))
+            try:
+                stream, _ = begin(nodes, body, tokens=1)
+                stream.close()
+            finally:
+                decode.signal(signal.SIGCONT)
+            self.wait_idle(nodes, seconds=3.0)
+            self.assertLessEqual(scrape(decode).sum(made) - before, 2)
+        wait_until(lambda: nodes.front.ready_status() == 200, patient(10), "the router is ready")
+        body = completion(token_prompt(16), max_tokens=4, **GREEDY)
+        self.assert_same(ask(nodes, body), body)
+
+
+def abandon(front, body):
+    """Sends a request and leaves a moment later without reading."""
+    import http.client
+    import json
+
+    connection = http.client.HTTPConnection(*front.http.rsplit(":", 1), timeout=patient(30))
+    connection.request("POST", COMPLETIONS, json.dumps(dict(body, stream=True)),
+                       {"Content-Type": "application/json"})
+    threading.Event().wait(0.4)
+    connection.sock.close()
+    connection.close()
+
+
+class DrainTest(EndedCase):
+    def test_sigterm_lets_streams_end(self):
+        """On the router: streams end whole, new requests are refused, the exit code is 0."""
+        for make in (lambda: make_single("drain-single"), lambda: make_cluster("drain", flags=["-t", 1])):
+            nodes = self.start_own(make())
+            with self.subTest(nodes=nodes.front.name):
+                body = dict(LONG, max_tokens=100)
+                stream, bodies = begin(nodes, body)
+                nodes.front.signal(signal.SIGTERM)
+
+                def refuses():
+                    try:
+                        return nodes.front.client().post(COMPLETIONS, completion([100])).status == 503
+                    except ConnectionFailed:
+                        return True
+
+                wait_until(refuses, patient(5), "a draining node takes no new request")
+                finish(stream, bodies)
+                self.assertTrue(stream.done)
+                self.assertEqual(stream.canonical(), reference(body).lines)
+                self.assertEqual(nodes.front.wait_exit(patient(10)), 0)
+
+    def test_engine_nodes_drain_too(self):
+        """SIGTERM to prefill and decode node while a stream runs: the stream still ends whole."""
+        nodes = self.start_own(make_cluster("drain-engines", flags=["-t", 1]))
+        body = dict(LONG, max_tokens=100)
+        stream, bodies = begin(nodes, body)
+        for node in nodes.engines:
+            node.signal(signal.SIGTERM)
+        finish(stream, bodies)
+        self.assertTrue(stream.done, stream.text[-300:])
+        self.assertEqual(stream.canonical(), reference(body).lines)
+        for node in nodes.engines:
+            self.assertEqual(node.wait_exit(patient(10)), 0, node.tail())
+        wait_until(lambda: nodes.front.ready_status() == 503, patient(6), "the router sees them gone")
+
+    def test_the_drain_ends_at_its_timeout(self):
+        nodes = self.start_own(make_single("drain-short", "--drain-timeout", 1))
+        stream, bodies = begin(nodes, dict(LONG, max_tokens=6000))
+        began = time.monotonic()
+        nodes.front.signal(signal.SIGTERM)
+        finish(stream, bodies)
+        nodes.front.wait_exit(patient(5))
+        self.assertLess(time.monotonic() - began, patient(5))
+        self.assertFalse(stream.done)
+        self.assertIsNotNone(stream.error(), stream.text[-300:])
+
+
+class DeathTest(EndedCase):
+    def test_kill_9_of_the_decode_node_in_mid_stream(self):
+        nodes = self.start_own(make_cluster("kill-d", flags=["-t", 1]))
+        stream, bodies = begin(nodes)
+        began = time.monotonic()
+        nodes.decode[0].kill()
+        finish(stream, bodies)
+        self.assert_ended_honestly(stream, LONG, 30, began)
+        wait_until(lambda: busy(scrape(nodes.prefill[0])) == (0, 0, 0), patient(10),
+                   "the prefill node holds nothing")
+
+    def test_kill_9_with_another_node_left(self):
+        """2P 2D: the stream on the dead node ends honestly; the cluster goes on serving."""
+        nodes = self.start_own(make_cluster("kill-one", prefill=2, decode=2, flags=["-t", 1]))
+        stream, bodies = begin(nodes)
+        name = next(body["baton"]["decode_node"] for body in parsed(stream) if body.get("baton"))
+        victim = next(node for node in nodes.decode if name in node.argv)
+        began = time.monotonic()
+        victim.kill()
+        finish(stream, bodies)
+        self.assert_ended_honestly(stream, LONG, 30, began)
+        for seed in range(4):
+            body = completion(token_prompt(64, seed=seed), max_tokens=6, **SEEDED)
+            self.assert_same(ask(nodes, body, stream=True), body)
+        # A prefill node dies while it computes a long prompt.
+        body = completion(token_prompt(3000), max_tokens=4, ignore_eos=True, **GREEDY)
+        began = time.monotonic()
+        result = []
+        thread = threading.Thread(target=lambda: result.append(
+            nodes.front.client(timeout_s=patient(60)).stream(COMPLETIONS, dict(
+                body, stream_options={"include_usage": True})).read_all()))
+        thread.start()
+        wait_until(lambda: any(busy(scrape(node))[0] for node in nodes.prefill), patient(10),
+                   "a prefill node works on it")
+        next(node for node in nodes.prefill if busy(scrape(node))[0]).kill()
+        thread.join()
+        stream = result[0]
+        if stream.status == 200:
+            self.assert_ended_honestly(stream, body, 60, began)
+        else:
+            self.assertGreaterEqual(stream.status, 500)
+        small = completion(token_prompt(16), max_tokens=4, **GREEDY)
+        self.assert_same(ask(nodes, small), small)
+
+    def test_kill_9_of_the_router_frees_the_nodes(self):
+        """The owner is gone: its requests are nobody's, and their blocks come back by the lease."""
+        nodes = self.start_own(make_cluster("kill-r", flags=["-t", 1]))
+        stream, bodies = begin(nodes, dict(LONG, max_tokens=4000))
+        nodes.router.kill()
+        finish(stream, bodies)
+        self.assertFalse(stream.done)
+        self.wait_idle(nodes, seconds=8.0)
+
+
+def parsed(stream):
+    from harness.canonical import parse_sse
+
+    return parse_sse(stream.text + "data: [DONE]\n")
