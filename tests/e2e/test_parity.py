@@ -163,15 +163,16 @@ class CountersTest(E2eCase):
 
     def test_the_page_has_the_fixed_names(self):
         ask(pair(), completion(token_prompt(8), max_tokens=2))
-        for node in pair().nodes:
-            page = scrape(node)
-            for name in ("baton_requests_total", "baton_tokens_generated_total",
-                         "baton_prompt_tokens_computed_total", "baton_prompt_tokens_cached_total",
-                         "baton_handoff_bytes_total", "baton_handoffs_total", "baton_pool_blocks",
-                         "baton_queue_depth"):
-                if node is pair().router and name not in ("baton_requests_total", "baton_queue_depth"):
-                    continue
-                self.assertTrue(page.has(name), f"{node.name} lacks {name}")
+        owner = ("baton_requests_total", "baton_queue_depth")
+        engine = ("baton_tokens_generated_total", "baton_prompt_tokens_computed_total",
+                  "baton_prompt_tokens_cached_total", "baton_pool_blocks", "baton_queue_depth")
+        handoff = ("baton_handoff_bytes_total", "baton_handoffs_total")
+        for nodes, names in ((single().nodes, owner + engine), ([pair().router], owner),
+                             (pair().engines, engine + handoff)):
+            for node in nodes:
+                page = scrape(node)
+                for name in names:
+                    self.assertTrue(page.has(name), f"{node.name} lacks {name}")
 
 
 class OtherShapesTest(E2eCase):

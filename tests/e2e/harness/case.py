@@ -193,10 +193,12 @@ def reference(body):
 
 
 def busy(metrics):
-    """KV blocks owned by sequences, and requests running or waiting, of one engine's page."""
+    """Of one engine's page: KV blocks that sequences own, sequences in the engine, and waiting."""
     blocks = metrics.by("baton_pool_blocks", "state")
-    owned = sum(value for state, value in blocks.items() if state not in ("free", "cached", "total"))
-    return owned, metrics.sum("baton_requests_running"), metrics.sum("baton_queue_depth")
+    owned = sum(value for state, value in blocks.items() if state not in ("free", "cached"))
+    states = ("running", "reserved", "handing_off")
+    inside = sum(metrics.sum(f"baton_sequences_{state}") for state in states)
+    return owned, inside, metrics.sum("baton_queue_depth")
 
 
 class E2eCase(unittest.TestCase):
@@ -238,7 +240,7 @@ class E2eCase(unittest.TestCase):
                 wait_until(lambda node=node: busy(scrape(node)) == (0, 0, 0), patient(seconds),
                            f"{node.name} is idle")
             except TimeoutError as error:
-                self.fail(f"{error}: owned blocks, running, waiting = {busy(scrape(node))}")
+                self.fail(f"{error}: owned blocks, sequences, waiting = {busy(scrape(node))}")
 
     def start_own(self, nodes, **how):
         """Starts nodes for this test alone and stops them at its end."""
