@@ -1,1 +1,56 @@
-int main() { return 0; }
+// The baton binary: every role, and the benchmarks. Subcommands and the one place where an
+// operator's mistake becomes a line and an exit code.
+#include "apps/baton/bench_engine.h"
+#include "apps/baton/options.h"
+#include "apps/baton/serve.h"
+#include "apps/baton/version.h"
+#include "baton/base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"baton: an exact server for large language models, prefill and decode apart"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", baton::app::kVersion);
+
+  baton::app::ServeOptions serve;
+  CLI::App* serve_command = app.add_subcommand("serve", "serve a model, or one part of a cluster");
+  baton::app::add_serve_flags(*serve_command, serve);
+
+  baton::app::BenchEngineOptions bench;
+  CLI::App* bench_command = app.add_subcommand("bench", "measure");
+  bench_command->require_subcommand(1);
+  CLI::App* bench_engine =
+      bench_command->add_subcommand("engine", "prefill and decode speed, as llama-bench does");
+  baton::app::add_bench_flags(*bench_engine, bench);
+
+  CLI::App* version_command = app.add_subcommand("version", "print the version");
+
+  CLI11_PARSE(app, argc, argv);
+  if (version_command->parsed()) {
+    fmt::print("baton {}\n", baton::app::kVersion);
+    return 0;
+  }
+  return bench_engine->parsed() ? baton::app::run_bench_engine(bench)
+                                : baton::app::run_serve(serve);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("baton"));
+  try {
+    return run(argc, argv);
+  } catch (const baton::StartupError& error) {
+    fmt::print(stderr, "baton: {}\n", error.what());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "baton: unexpected: {}\n", error.what());
+  }
+  return 1;
+}

@@ -81,6 +81,7 @@ struct BackendInfo {
   std::int32_t max_step_tokens = 0;         // rows that one plan may hold in all
   std::vector<TokenId> end_tokens;          // EOS, EOT: a sequence ends on them unless ignore_eos
   std::string exactness_tag;                // see docs/exactness.md
+  std::string model_digest;                 // hex; nodes pair only with equal ones
 };
 
 struct Ticket {

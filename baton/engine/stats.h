@@ -53,6 +53,8 @@ struct EngineStats {
   std::atomic<std::uint32_t> reserved{0};     // room given, KV not here yet
   std::atomic<std::uint32_t> leases{0};
   std::atomic<bool> draining{false};
+  // Clock::now() of the loop's last turn; the loop wakes each second, so an old one means stuck.
+  std::atomic<std::int64_t> last_turn_ns{0};
   const std::unique_ptr<GroupGauges[]> groups;  // [group_count]
   const std::size_t group_count;
 

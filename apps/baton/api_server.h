@@ -1,0 +1,78 @@
+// The HTTP face: routes, the key check, and one coroutine per generation request that walks
+// parse -> tokenize (text pool) -> OwnerLoop -> Answer -> SSE. Engine nodes serve only the
+// operator's pages (/health, /ready, /live, /metrics).
+#pragma once
+
+#include "apps/baton/metrics.h"
+#include "apps/baton/owner_loop.h"
+#include "baton/api/auth.h"
+#include "baton/api/request.h"
+#include "baton/http/routes.h"
+#include "baton/http/server.h"
+#include "baton/text/chat_template.h"
+#include "baton/text/tokenizer.h"
+
+#include <boost/asio/thread_pool.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace baton::app {
+
+// What a request needs of the model besides its weights. Immutable.
+struct ServedModel {
+  std::string name;
+  std::int64_t created_s = 0;
+  text::Tokenizer tokenizer;
+  std::optional<text::ChatTemplate> chat_template;  // none: a base model
+};
+
+struct ApiServerOptions {
+  http::ServerOptions http;
+  std::size_t max_requests = 256;  // in this process at once, tokenizing included; more get 429
+  bool split = false;              // n > 1 is refused across a split until issue 5
+  std::string secret;              // random per process: separates cache namespaces
+  std::string node_id;
+};
+
+class ApiServer {
+ public:
+  // model and owner null: an engine node, operator's pages only.
+  ApiServer(asio::any_io_executor io, ApiServerOptions options, api::KeyCheck keys,
+            const ServedModel* model, OwnerLoop* owner, const MetricsPage& metrics,
+            std::function<router::Readiness()> readiness);
+  ~ApiServer();
+
+  Status listen() { return server_->listen(); }
+  [[nodiscard]] std::uint16_t port() const { return server_->port(); }
+  asio::awaitable<std::size_t> drain(Duration at_most) { return server_->drain(at_most); }
+  void stop() { server_->stop(); }
+
+ private:
+  struct Prepared;
+  http::Handler make_handler();
+  void add_operator_pages(http::Routes& routes);
+  Result<Prepared> prepare(api::Endpoint endpoint, const std::string& body,
+                           const std::string& key) const;
+  asio::awaitable<void> generate(api::Endpoint endpoint, http::HttpRequest request,
+                                 http::ResponseWriter& writer);
+  asio::awaitable<void> answer(Prepared prepared, http::ResponseWriter& writer);
+  asio::awaitable<bool> relay(const Prepared& prepared, RequestStream& stream,
+                              http::ResponseWriter& writer);
+
+  ApiServerOptions options_;
+  api::KeyCheck keys_;
+  const ServedModel* model_;
+  OwnerLoop* owner_;
+  const MetricsPage& metrics_;
+  std::function<router::Readiness()> readiness_;
+  std::atomic<std::size_t> requests_{0};
+  asio::thread_pool text_pool_;
+  std::unique_ptr<http::HttpServer> server_;
+};
+
+}  // namespace baton::app

@@ -1,0 +1,47 @@
+// The engine in its process: backend, scheduler, its thread, and the queue of its events, which are
+// handed to one consumer on the control thread.
+#pragma once
+
+#include "apps/baton/options.h"
+#include "baton/backend/backend.h"
+#include "baton/engine/batch_scheduler.h"
+#include "baton/handoff/coordinator.h"
+
+#include <memory>
+#include <thread>
+
+namespace baton::app {
+
+class EngineHost {
+ public:
+  // Loads the model (progress to stderr) and allocates everything. Throws StartupError.
+  EngineHost(const ServeOptions& options, const Clock& clock);
+  ~EngineHost();
+  EngineHost(const EngineHost&) = delete;
+  EngineHost& operator=(const EngineHost&) = delete;
+
+  // Starts the engine thread. Before it, set who consumes events().
+  void start();
+  // Ends the thread; what runs ends as aborted. Idempotent.
+  void stop();
+  // False once the engine thread has not come round for kStuckAfter.
+  [[nodiscard]] bool alive() const;
+
+  [[nodiscard]] engine::BatchScheduler& scheduler() { return *scheduler_; }
+  [[nodiscard]] engine::EventQueue& events() { return events_; }
+  [[nodiscard]] const backend::BackendInfo& info() const { return backend_->info(); }
+  [[nodiscard]] const engine::BlockGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] const engine::EngineStats& stats() const { return scheduler_->stats(); }
+  [[nodiscard]] message::NodeLoad load() const;
+  [[nodiscard]] handoff::EngineLink link();
+
+ private:
+  const Clock& clock_;
+  engine::EventQueue events_;
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<engine::BatchScheduler> scheduler_;
+  engine::BlockGeometry geometry_;
+  std::thread thread_;
+};
+
+}  // namespace baton::app

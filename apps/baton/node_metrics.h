@@ -1,0 +1,20 @@
+// Names and labels of a node's metrics, over the atomics of engine, handoff and router. The names
+// are fixed (design section 12): dashboards rest on them.
+#pragma once
+
+#include "apps/baton/metrics.h"
+#include "baton/engine/stats.h"
+#include "baton/handoff/stats.h"
+#include "baton/message/node.h"
+#include "baton/router/stats.h"
+
+#include <string>
+
+namespace baton::app {
+
+// Each of the three may be null: the role has no such part. They must outlive the page.
+void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
+                      const engine::EngineStats* engine, const handoff::HandoffStats* handoff,
+                      const router::Stats* router);
+
+}  // namespace baton::app

@@ -1,0 +1,191 @@
+#include "apps/baton/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+
+#include "baton/base/check.h"
+
+namespace baton::app {
+namespace {
+
+// "-c,--ctx-size,--max-model-len" -> BATON_CTX_SIZE: the first long spelling.
+std::string variable_name(const std::string& names) {
+  const std::size_t begin = names.find("--") + 2;
+  std::string name = "BATON_";
+  for (const char c : names.substr(begin, names.find(',', begin) - begin)) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+template <class T>
+CLI::Option* flag(CLI::App& app, const std::string& names, T& value, const std::string& help) {
+  return app.add_option(names, value, help)->envname(variable_name(names))->capture_default_str();
+}
+
+void add_role_flags(CLI::App& app, ServeOptions& options) {
+  static const std::map<std::string, message::NodeRole> roles = {
+      {"single", message::NodeRole::kSingle},
+      {"prefill", message::NodeRole::kPrefill},
+      {"decode", message::NodeRole::kDecode},
+      {"router", message::NodeRole::kRouter}};
+  flag(app, "--node-role", options.role, "single, prefill, decode or router")
+      ->transform(CLI::CheckedTransformer(roles, CLI::ignore_case));
+  flag(app, "--node-id", options.node_id, "name of this node; default <role>-<random>");
+  flag(app, "--serving-bind", options.serving_bind,
+       "HOST:PORT for other nodes (prefill and decode); port 0 picks one");
+  flag(app, "--prefill-peers", options.prefill_peers, "HOST:PORT,... of prefill nodes (router)");
+  flag(app, "--decode-peers", options.decode_peers,
+       "HOST:PORT,... of decode nodes (router and prefill nodes)");
+}
+
+void add_engine_flags(CLI::App& app, ServeOptions& options) {
+  flag(app, "-c,--ctx-size,--max-model-len", options.context_tokens,
+       "context in tokens; 0: what model and pool allow")
+      ->check(CLI::NonNegativeNumber);
+  flag(app, "-t,--threads", options.threads, "compute threads; 0: one per core")
+      ->check(CLI::Range(0, 1024));
+  flag(app, "--max-num-seqs,--parallel", options.max_num_seqs, "sequences that run at once")
+      ->check(CLI::Range(1, 4096));
+  flag(app, "--max-step-ms", options.max_step_ms, "time budget of a mixed step")
+      ->check(CLI::Range(1, 10'000));
+  flag(app, "--kv-memory", options.kv_memory, "KV pool in bytes (K, M, G); 0: automatic");
+  flag(app, "--kv-dtype,--kv-cache-dtype", options.kv_dtype, "bf16 or f32");
+  flag(app, "--block-tokens,--block-size", options.block_tokens, "tokens of a KV block")
+      ->check(CLI::IsMember({32, 64, 128, 256}));
+  flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
+      ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
+}
+
+void add_limit_flags(CLI::App& app, ServeOptions& options) {
+  flag(app, "--io-threads", options.io_threads, "threads for bulk connections and HTTP")
+      ->check(CLI::Range(1, 64));
+  flag(app, "--max-queue", options.max_queue, "requests held at once; more get 429")
+      ->check(CLI::Range(1, 100'000));
+  flag(app, "--max-body", options.max_body, "largest request body (K, M, G)");
+  flag(app, "--drain-timeout", options.drain_timeout_s, "seconds to finish streams after SIGTERM")
+      ->check(CLI::Range(0, 86'400));
+  flag(app, "--queue-deadline-ms", options.queue_deadline_ms, "longest wait before a request runs")
+      ->check(CLI::PositiveNumber);
+  flag(app, "--request-deadline-ms", options.request_deadline_ms, "longest life of a request")
+      ->check(CLI::PositiveNumber);
+  flag(app, "--write-timeout-ms", options.write_timeout_ms, "a client that reads nothing that long is dropped")
+      ->check(CLI::PositiveNumber);
+  flag(app, "--beat-interval-ms", options.beat_interval_ms, "heartbeat interval between nodes")
+      ->check(CLI::PositiveNumber);
+  flag(app, "--lease-ms", options.lease_ms, "silence after which a peer is dead")
+      ->check(CLI::PositiveNumber);
+  flag(app, "--handoff-deadline-ms", options.handoff_deadline_ms, "longest time of one KV transfer")
+      ->check(CLI::PositiveNumber);
+  flag(app, "--bulk-connections", options.bulk_connections, "connections per peer that carry KV")
+      ->check(CLI::Range(1, 16));
+  flag(app, "--failpoints", options.failpoints, "name[=on|kill|sleep:MS][@hit],... (not in release builds)");
+  flag(app, "--log-level", options.log_level, "debug, info, warn or error")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error"}));
+}
+
+}  // namespace
+
+Result<std::uint64_t> parse_bytes(const std::string& text, const std::string& flag_name) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string suffix(end, text.data() + text.size());
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  if (suffix.size() == 2 && suffix[1] == 'B') {
+    suffix.pop_back();
+  }
+  const std::map<std::string, int> shifts = {{"", 0}, {"K", 10}, {"M", 20}, {"G", 30}};
+  const auto shift = shifts.find(suffix);
+  if (error != std::errc{} || shift == shifts.end() ||
+      value > (std::uint64_t{1} << 62 >> shift->second)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' is not a size; write bytes with an optional K, M or G",
+                            flag_name, text),
+                flag_name);
+  }
+  return value << shift->second;
+}
+
+void add_serve_flags(CLI::App& app, ServeOptions& options) {
+  app.set_config("--config", "", "file with flags as key = value lines");
+  flag(app, "-m,--model", options.model_path, "GGUF file");
+  flag(app, "--served-model-name,--alias", options.served_model_name, "default: the file's stem");
+  flag(app, "--host", options.host, "HTTP address");
+  flag(app, "--port", options.port, "HTTP port; 0 picks one; default 8080, none on prefill and decode nodes")
+      ->check(CLI::Range(-1, 65'535));
+  flag(app, "--api-key", options.api_keys, "keys that clients must send (comma separated)")
+      ->delimiter(',');
+  add_role_flags(app, options);
+  add_engine_flags(app, options);
+  add_limit_flags(app, options);
+}
+
+void add_bench_flags(CLI::App& app, BenchEngineOptions& options) {
+  static const std::map<std::string, BenchFormat> formats = {
+      {"table", BenchFormat::kTable}, {"json", BenchFormat::kJson}, {"csv", BenchFormat::kCsv}};
+  flag(app, "-m,--model", options.model_path, "GGUF file")->required();
+  flag(app, "-p,--n-prompt", options.prompt_tokens, "prompt lengths; 0: none")->delimiter(',');
+  flag(app, "-n,--n-gen", options.generated_tokens, "generated lengths; 0: none")->delimiter(',');
+  flag(app, "-b,--batch", options.batch_sequences, "sequences decoded at once")->delimiter(',');
+  flag(app, "-t,--threads", options.threads, "threads; 0: one per core")->delimiter(',');
+  flag(app, "-d,--n-depth", options.depths, "tokens already in the cache")->delimiter(',');
+  flag(app, "--ub,--step-tokens", options.step_tokens, "rows of one prefill step")
+      ->check(CLI::Range(32, 8192));
+  flag(app, "-r,--repetitions", options.repetitions, "runs of each test")
+      ->check(CLI::Range(1, 1000));
+  flag(app, "-o,--output", options.format, "table, json or csv")
+      ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case));
+  flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
+      ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
+  flag(app, "--kv-dtype", options.kv_dtype, "bf16 or f32");
+}
+
+void validate(const ServeOptions& options) {
+  using message::NodeRole;
+  const bool engine_node = options.role == NodeRole::kPrefill || options.role == NodeRole::kDecode;
+  if (options.model_path.empty()) {
+    throw StartupError("--model is missing: give the path of a GGUF file with -m");
+  }
+  if (engine_node && options.serving_bind.empty()) {
+    throw StartupError(
+        "--serving-bind is missing: a prefill or decode node needs HOST:PORT for its peers");
+  }
+  if (options.role == NodeRole::kSingle &&
+      !(options.serving_bind.empty() && options.prefill_peers.empty() &&
+        options.decode_peers.empty())) {
+    throw StartupError(
+        "--serving-bind, --prefill-peers and --decode-peers need --node-role prefill, decode or "
+        "router");
+  }
+  if (options.role == NodeRole::kRouter && options.prefill_peers.empty()) {
+    throw StartupError("--prefill-peers is missing: a router needs at least one prefill node");
+  }
+  if (options.role == NodeRole::kRouter && options.decode_peers.empty()) {
+    throw StartupError("--decode-peers is missing: a router needs at least one decode node");
+  }
+  if (options.role == NodeRole::kPrefill && options.decode_peers.empty()) {
+    throw StartupError("--decode-peers is missing: a prefill node ships KV to decode nodes");
+  }
+  if (options.role == NodeRole::kDecode &&
+      !(options.prefill_peers.empty() && options.decode_peers.empty())) {
+    throw StartupError("a decode node dials nobody: leave --prefill-peers and --decode-peers out");
+  }
+  if (options.lease_ms < 2 * options.beat_interval_ms) {
+    throw StartupError("--lease-ms must be at least twice --beat-interval-ms");
+  }
+  if (!options.node_id.empty() &&
+      (options.node_id.size() > 64 ||
+       !std::all_of(options.node_id.begin(), options.node_id.end(), [](unsigned char c) {
+         return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+       }))) {
+    throw StartupError(fmt::format("--node-id: '{}' is not 1-64 of [A-Za-z0-9._-]", options.node_id));
+  }
+}
+
+}  // namespace baton::app

@@ -1,0 +1,269 @@
+#include "apps/baton/owner_loop.h"
+
+#include "baton/base/check.h"
+#include "baton/base/log.h"
+
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+namespace baton::app {
+namespace {
+
+// Deadlines are seconds, so a twentieth of a second is exact enough and costs nothing.
+constexpr Duration kTick = std::chrono::milliseconds(50);
+// Proxies cut silent streams after 30-60 s.
+constexpr Duration kPingInterval = std::chrono::seconds(15);
+
+template <class... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+}  // namespace
+
+OwnerLoop::OwnerLoop(asio::any_io_executor control, net::AsyncClock& clock,
+                     router::RouterOptions options, engine::BatchScheduler* engine,
+                     handoff::Owner* owner)
+    : control_(std::move(control)),
+      clock_(clock),
+      has_engine_(engine != nullptr),
+      engine_(engine),
+      owner_(owner),
+      router_(std::move(options)),
+      last_ping_(clock.now()) {
+  BATON_CHECK(has_engine_ != (owner != nullptr), "an owner loop has an engine or peers, not both");
+  publish();
+}
+
+void OwnerLoop::start(std::vector<message::Submit> choices, std::shared_ptr<RequestStream> stream) {
+  asio::post(control_, [this, choices = std::move(choices), stream = std::move(stream)]() mutable {
+    begin(std::move(choices), std::move(stream));
+  });
+}
+
+void OwnerLoop::begin(std::vector<message::Submit> choices, std::shared_ptr<RequestStream> stream) {
+  BATON_CHECK(!choices.empty());
+  const RequestId request = choices.front().key.request;
+  router::Commands commands;
+  streams_.emplace(request, stream);
+  const Status started = router_.start(std::move(choices), clock_.now(), commands);
+  if (!started) {
+    streams_.erase(request);
+    stream->push_unbounded(Failed{started.error()});
+    return;
+  }
+  carry_out(std::move(commands));
+}
+
+void OwnerLoop::client_gone(RequestId request) {
+  asio::post(control_, [this, request] {
+    router::Commands commands;
+    streams_.erase(request);
+    router_.client_gone(request, commands);
+    carry_out(std::move(commands));
+  });
+}
+
+void OwnerLoop::stop_choice(RequestId request, Choice choice) {
+  asio::post(control_, [this, request, choice] {
+    router::Commands commands;
+    router_.stop_choice(request, choice, commands);
+    carry_out(std::move(commands));
+  });
+}
+
+router::Readiness OwnerLoop::readiness() const {
+  std::lock_guard lock(readiness_mutex_);
+  return readiness_;
+}
+
+void OwnerLoop::expect_peer(message::NodeRole role, const std::string& address) {
+  router_.nodes().expect(role, address);
+  publish();
+}
+
+void OwnerLoop::on_engine_event(message::EngineEvent&& event) {
+  const NodeId local;  // empty: this process's own engine
+  router::Commands commands;
+  std::visit(
+      Overloaded{
+          [&](message::StepTokens& step) {
+            router_.on_tokens(local, std::move(step.tokens), clock_.now(), commands);
+          },
+          [&](message::Refused& refused) {
+            router_.on_refused(local, refused, clock_.now(), commands);
+          },
+          [&](message::Finished& finished) {
+            router_.on_finished(local, finished, clock_.now(), commands);
+          },
+          [](message::Drained&) {},
+          [](message::PrefillDone&) { BATON_BUG("a single node made a handoff"); },
+          [](message::Reserved&) { BATON_BUG("a single node reserved for a handoff"); }},
+      event);
+  carry_out(std::move(commands));
+}
+
+asio::awaitable<void> OwnerLoop::run_owner_events() {
+  while (true) {
+    auto event = co_await owner_->next();
+    if (!event) {
+      co_return;
+    }
+    on_owner_event(std::move(*event));
+  }
+}
+
+void OwnerLoop::on_owner_event(handoff::OwnerEvent&& event) {
+  router::Commands commands;
+  const TimePoint now = clock_.now();
+  std::visit(Overloaded{[&](handoff::NodeTokens& tokens) {
+                          router_.on_tokens(tokens.node, std::move(tokens.tokens), now, commands);
+                        },
+                        [&](handoff::NodeRefused& refused) {
+                          router_.on_refused(refused.node, refused.refused, now, commands);
+                        },
+                        [&](handoff::NodeFinished& finished) {
+                          router_.on_finished(finished.node, finished.finished, now, commands);
+                        },
+                        [&](handoff::NodeLoadChanged& load) {
+                          router_.on_node_load(load.node, load.load, load.draining, now);
+                        },
+                        [&](message::NodeUp& up) {
+                          log::info("node {} at {} is up", up.info.id.value, up.info.address);
+                          router_.on_node_up(up, now, commands);
+                        },
+                        [&](message::NodeDown& down) {
+                          log::warn("node {} is down: {}", down.id.value, down.reason);
+                          router_.on_node_down(down, now, commands);
+                        },
+                        [&](handoff::PeerUnusable& peer) {
+                          log::warn("peer {}: {}", peer.address, peer.error.message);
+                          router_.nodes().unusable(peer.address, peer.error.message);
+                        }},
+             event);
+  carry_out(std::move(commands));
+  publish();
+}
+
+asio::awaitable<void> OwnerLoop::run_timers() {
+  while (!stopped_) {
+    co_await clock_.sleep_for(kTick);
+    router::Commands commands;
+    const TimePoint now = clock_.now();
+    router_.tick(now, commands);
+    carry_out(std::move(commands));
+    publish();
+    if (now - last_ping_ >= kPingInterval) {
+      last_ping_ = now;
+      for (auto& [request, stream] : streams_) {
+        stream->push_unbounded(Ping{});
+      }
+    }
+  }
+}
+
+void OwnerLoop::set_local_engine(bool ready, std::int32_t context_tokens) {
+  local_context_tokens_ = context_tokens;
+  router_.set_local_ready(ready);
+  publish();
+}
+
+void OwnerLoop::begin_drain() {
+  router_.set_draining();
+  publish();
+}
+
+void OwnerLoop::fail_all(const Error& error) {
+  router::Commands commands;
+  auto streams = std::exchange(streams_, {});
+  for (auto& [request, stream] : streams) {
+    router_.client_gone(request, commands);
+    stream->push_unbounded(Failed{error});
+  }
+  carry_out(std::move(commands));
+}
+
+void OwnerLoop::publish() {
+  context_tokens_ = has_engine_ ? local_context_tokens_ : router_.context_tokens();
+  router::Readiness now = router_.readiness();
+  std::lock_guard lock(readiness_mutex_);
+  readiness_ = std::move(now);
+}
+
+void OwnerLoop::deliver(RequestId request, StreamEvent&& event, bool last) {
+  const auto found = streams_.find(request);
+  if (found == streams_.end()) {
+    return;  // the client left
+  }
+  found->second->push_unbounded(std::move(event));
+  if (last) {
+    streams_.erase(found);
+  }
+}
+
+void OwnerLoop::carry_out(router::Commands commands) {
+  // A command that fails gives the router an event, whose commands follow those already there.
+  while (!commands.empty()) {
+    router::Commands more;
+    for (router::Command& command : commands) {
+      carry_out_one(std::move(command), more);
+    }
+    commands = std::move(more);
+  }
+}
+
+void OwnerLoop::send_failed(const NodeId& node, const SequenceKey& key, const Error& error,
+                            router::Commands& more) {
+  if (owner_ != nullptr) {
+    owner_->abort(key, error);  // the attempt's other leg, if it went out
+  }
+  const bool later = error.code != ErrorCode::kInvalidArgument;
+  router_.on_refused(node, {key, later, error}, clock_.now(), more);
+}
+
+void OwnerLoop::carry_out_one(router::Command&& command, router::Commands& more) {
+  std::visit(
+      Overloaded{
+          [&](router::SendPrefill& send) {
+            const Status sent =
+                owner_->send_prefill(send.node, send.submit, send.decode_node, clock_.now());
+            if (!sent) {
+              send_failed(send.node, send.submit.key, sent.error(), more);
+            }
+          },
+          [&](router::SendDecode& send) {
+            const Status sent =
+                owner_->send_decode(send.node, send.submit, send.prefill_node, clock_.now());
+            if (!sent) {
+              send_failed(send.node, send.submit.key, sent.error(), more);
+            }
+          },
+          [&](router::RunLocal& run) {
+            const SequenceKey key = run.submit.key;
+            if (!engine_->post(message::RunLocally{std::move(run.submit)})) {
+              send_failed({}, key,
+                          {ErrorCode::kOverloaded, "the engine's mailbox is full; try again", "",
+                           1'000},
+                          more);
+            }
+          },
+          [&](router::SendAbort& abort) {
+            if (owner_ == nullptr) {
+              (void)engine_->post(message::Abort{abort.key, abort.reason});
+            } else {
+              owner_->abort(abort.node, abort.key, abort.reason);
+            }
+          },
+          [&](router::Deliver& token) {
+            const RequestId request = token.token.key.request;
+            deliver(request, Delivered{std::move(token.token), std::move(token.route)}, false);
+          },
+          [&](router::Fail& failed) { deliver(failed.request, Failed{failed.error}, true); },
+          [&](router::Done& done) { deliver(done.request, Completed{}, true); }},
+      command);
+}
+
+}  // namespace baton::app

@@ -1,0 +1,385 @@
+#include "apps/baton/serve.h"
+
+#include "apps/baton/api_server.h"
+#include "apps/baton/engine_host.h"
+#include "apps/baton/metrics.h"
+#include "apps/baton/node_metrics.h"
+#include "apps/baton/owner_loop.h"
+#include "baton/base/failpoints.h"
+#include "baton/base/log.h"
+#include "baton/cluster/membership.h"
+#include "baton/files/gguf.h"
+#include "baton/handoff/coordinator.h"
+#include "baton/handoff/handshake.h"
+#include "baton/handoff/tcp_transport.h"
+#include "baton/net/async_clock.h"
+#include "baton/net/event_loop.h"
+#include "baton/net/task_group.h"
+#include "baton/text/gguf_tokenizer.h"
+
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <future>
+#include <optional>
+#include <utility>
+
+namespace baton::app {
+namespace {
+
+using message::NodeRole;
+
+constexpr int kDefaultPort = 8080;
+// How long finished streams get to leave the sockets once nothing computes any more.
+constexpr Duration kLastWrites = std::chrono::seconds(2);
+constexpr Duration kDrainPoll = std::chrono::milliseconds(20);
+
+template <class T>
+T or_die(Result<T> result) {
+  if (!result) {
+    throw StartupError(result.error());
+  }
+  return *std::move(result);
+}
+void or_die(const Status& status) {
+  if (!status) {
+    throw StartupError(status.error());
+  }
+}
+
+std::string random_hex(std::size_t digits) { return to_string(random_request_id()).substr(0, digits); }
+
+std::vector<net::HostPort> addresses(const std::string& text, const char* flag) {
+  return or_die(cluster::parse_peers(text, flag));
+}
+
+handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
+  handoff::CoordinatorOptions result;
+  result.self = NodeId{options.node_id};
+  result.queue_deadline_ms = options.queue_deadline_ms;
+  result.prefill_deadline_ms = options.request_deadline_ms;
+  result.handoff_deadline_ms = options.handoff_deadline_ms;
+  result.beat_interval_ms = options.beat_interval_ms;
+  result.lease_ms = options.lease_ms;
+  return result;
+}
+
+router::RouterOptions router_options(const ServeOptions& options) {
+  router::RouterOptions result;
+  result.local_engine = options.role == NodeRole::kSingle;
+  result.self = NodeId{options.node_id};
+  result.max_active = static_cast<std::size_t>(options.max_queue);
+  result.queue_deadline = std::chrono::milliseconds(options.queue_deadline_ms);
+  return result;
+}
+
+// One process of any role. Members are in the order of their making; stop() undoes it.
+class Server {
+ public:
+  explicit Server(ServeOptions options)
+      : options_(std::move(options)),
+        control_("baton-control"),
+        io_(static_cast<std::size_t>(options_.io_threads)),
+        tasks_(control_.executor()) {}
+
+  int run();
+
+ private:
+  [[nodiscard]] bool owns_clients() const {
+    return options_.role == NodeRole::kSingle || options_.role == NodeRole::kRouter;
+  }
+  [[nodiscard]] bool has_engine() const { return options_.role != NodeRole::kRouter; }
+  void load_model();
+  void make_transport();
+  void make_owner();
+  void make_http();
+  void start_tasks();
+  void announce();
+  [[nodiscard]] router::Readiness readiness() const;
+  asio::awaitable<void> watch_engine();
+  asio::awaitable<void> wait_for_signal();
+  asio::awaitable<void> drain();
+  asio::awaitable<void> stop_control();
+  void consume_engine_events();
+  template <class T>
+  T on_control(asio::awaitable<T> work) {
+    return asio::co_spawn(control_.executor(), std::move(work), asio::use_future).get();
+  }
+
+  ServeOptions options_;
+  net::SystemAsyncClock clock_;
+  net::EventLoop control_;
+  net::IoPool io_;
+  net::TaskGroup tasks_;
+  MetricsPage metrics_;
+  std::string tokenizer_digest_;
+  std::optional<ServedModel> model_;
+  std::unique_ptr<EngineHost> engine_;
+  std::optional<handoff::EngineLink> link_;
+  std::unique_ptr<handoff::TcpTransport> transport_;
+  std::unique_ptr<handoff::ServingCoordinator> coordinator_;
+  std::unique_ptr<OwnerLoop> owner_loop_;
+  std::unique_ptr<ApiServer> http_;
+  std::atomic<bool> draining_{false};
+};
+
+void Server::load_model() {
+  const files::GgufFile file = or_die(files::GgufFile::open(options_.model_path));
+  tokenizer_digest_ = files::to_hex(file.tokenizer_digest());
+  if (owns_clients()) {
+    const std::string name = options_.served_model_name.empty()
+                                 ? std::filesystem::path(options_.model_path).stem().string()
+                                 : options_.served_model_name;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    model_.emplace(ServedModel{
+        name, std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+        or_die(text::Tokenizer::create(or_die(text::read_tokenizer(file)))), std::nullopt});
+    if (const auto source = file.string_or("tokenizer.chat_template", ""); source && !source->empty()) {
+      model_->chat_template = or_die(text::ChatTemplate::parse(*source));
+    }
+  }
+  if (has_engine()) {
+    engine_ = std::make_unique<EngineHost>(options_, clock_);
+  }
+}
+
+void Server::make_transport() {
+  if (options_.role == NodeRole::kSingle) {
+    return;
+  }
+  message::NodeInfo info;
+  info.id = NodeId{options_.node_id};
+  info.role = options_.role;
+  kv::KvLayout layout;
+  std::string model_digest;
+  if (engine_) {
+    info.exactness_tag = engine_->info().exactness_tag;
+    info.max_context_tokens = engine_->geometry().max_context_tokens;
+    info.pool_tokens = engine_->geometry().pool_tokens;
+    layout = engine_->info().layout;
+    model_digest = engine_->info().model_digest;
+  }
+  handoff::TcpTransportOptions transport;
+  transport.hello = handoff::make_hello(info, layout, model_digest, tokenizer_digest_);
+  if (!options_.serving_bind.empty()) {
+    transport.serving_bind = or_die(net::parse_host_port(options_.serving_bind, true));
+  }
+  transport.peers = addresses(options_.decode_peers, "--decode-peers");
+  if (options_.role == NodeRole::kRouter) {
+    const auto prefill = addresses(options_.prefill_peers, "--prefill-peers");
+    transport.peers.insert(transport.peers.begin(), prefill.begin(), prefill.end());
+  }
+  transport.bulk_connections = static_cast<std::size_t>(options_.bulk_connections);
+  transport_ = std::make_unique<handoff::TcpTransport>(control_.executor(), &io_, transport);
+  if (engine_) {
+    link_ = engine_->link();
+  }
+  coordinator_ = std::make_unique<handoff::ServingCoordinator>(
+      control_.executor(), coordinator_options(options_), transport_.get(), link_ ? &*link_ : nullptr,
+      clock_);
+  or_die(transport_->start());
+}
+
+void Server::make_owner() {
+  if (!owns_clients()) {
+    return;
+  }
+  owner_loop_ = std::make_unique<OwnerLoop>(
+      control_.executor(), clock_, router_options(options_),
+      engine_ ? &engine_->scheduler() : nullptr, coordinator_ ? &coordinator_->owner() : nullptr);
+  if (engine_) {
+    engine_->events().set_on_ready(
+        [this] { asio::post(control_.executor(), [this] { consume_engine_events(); }); });
+    return;
+  }
+  for (const net::HostPort& peer : addresses(options_.prefill_peers, "--prefill-peers")) {
+    owner_loop_->expect_peer(NodeRole::kPrefill, net::to_string(peer));
+  }
+  for (const net::HostPort& peer : addresses(options_.decode_peers, "--decode-peers")) {
+    owner_loop_->expect_peer(NodeRole::kDecode, net::to_string(peer));
+  }
+}
+
+void Server::consume_engine_events() {
+  for (message::EngineEvent& event : engine_->events().drain()) {
+    owner_loop_->on_engine_event(std::move(event));
+  }
+}
+
+void Server::make_http() {
+  if (options_.port < 0 && !owns_clients()) {
+    return;
+  }
+  ApiServerOptions api;
+  api.http.host = options_.host;
+  api.http.port = static_cast<std::uint16_t>(options_.port < 0 ? kDefaultPort : options_.port);
+  api.http.max_body_bytes = or_die(parse_bytes(options_.max_body, "--max-body"));
+  api.http.write_timeout = std::chrono::milliseconds(options_.write_timeout_ms);
+  api.max_requests = static_cast<std::size_t>(options_.max_queue);
+  api.split = options_.role == NodeRole::kRouter;
+  api.secret = random_hex(32);
+  api.node_id = options_.node_id;
+  http_ = std::make_unique<ApiServer>(io_.executor(0), api, api::KeyCheck(options_.api_keys),
+                                      model_ ? &*model_ : nullptr, owner_loop_.get(), metrics_,
+                                      [this] { return readiness(); });
+}
+
+router::Readiness Server::readiness() const {
+  router::Readiness now;
+  if (draining_) {
+    now.missing.emplace_back("draining: this process is about to stop");
+    return now;
+  }
+  if (engine_ && !engine_->alive()) {
+    now.missing.emplace_back("the engine thread does not answer");
+    return now;
+  }
+  if (owner_loop_) {
+    return owner_loop_->readiness();
+  }
+  now.ready = true;
+  return now;
+}
+
+// A stuck engine must not look ready, and its requests must not hang.
+asio::awaitable<void> Server::watch_engine() {
+  while (true) {
+    const bool alive = engine_->alive();
+    owner_loop_->set_local_engine(alive, engine_->geometry().max_context_tokens);
+    if (!alive && owner_loop_->active() > 0) {
+      owner_loop_->fail_all({ErrorCode::kUnavailable, "the engine thread does not answer", "", 0});
+    }
+    co_await clock_.sleep_for(std::chrono::milliseconds(500));
+  }
+}
+
+void Server::start_tasks() {
+  if (coordinator_) {
+    tasks_.spawn(coordinator_->run());
+  }
+  if (owner_loop_) {
+    tasks_.spawn(owner_loop_->run_timers());
+    if (coordinator_) {
+      tasks_.spawn(owner_loop_->run_owner_events());
+    }
+    if (engine_) {
+      tasks_.spawn(watch_engine());
+    }
+  }
+  if (engine_) {
+    engine_->start();
+  }
+}
+
+void Server::announce() {
+  std::string line = "listening";
+  if (http_) {
+    line += fmt::format(" http={}", net::to_string({options_.host, http_->port()}));
+  }
+  if (transport_ && !options_.serving_bind.empty()) {
+    line += fmt::format(" serving={}", net::to_string(transport_->serving_address()));
+  }
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+asio::awaitable<void> Server::wait_for_signal() {
+  asio::signal_set signals(control_.executor(), SIGTERM, SIGINT);
+  const auto [error, number] = co_await signals.async_wait(kTuple);
+  log::info("{}: draining, at most {} s", number == SIGTERM ? "SIGTERM" : "SIGINT",
+            options_.drain_timeout_s);
+  signals.cancel();
+  // A second signal ends the process at once.
+  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+}
+
+// Nothing new is taken; what runs may finish, for the drain timeout at most.
+asio::awaitable<void> Server::drain() {
+  draining_ = true;
+  if (owner_loop_) {
+    owner_loop_->begin_drain();
+  }
+  if (coordinator_) {
+    coordinator_->begin_drain();
+  }
+  const TimePoint end = clock_.now() + std::chrono::seconds(options_.drain_timeout_s);
+  const auto busy = [this] {
+    return (owner_loop_ && owner_loop_->active() > 0) ||
+           (coordinator_ && !owner_loop_ && !coordinator_->idle());
+  };
+  while (busy() && clock_.now() < end) {
+    co_await clock_.sleep_for(kDrainPoll);
+  }
+  if (owner_loop_ && owner_loop_->active() > 0) {
+    log::warn("drain timeout: {} requests are cut", owner_loop_->active());
+    owner_loop_->fail_all({ErrorCode::kUnavailable, "the server is stopping", "", 0});
+  }
+  if (http_) {
+    co_await http_->drain(kLastWrites);
+  }
+}
+
+asio::awaitable<void> Server::stop_control() {
+  if (owner_loop_) {
+    owner_loop_->stop();
+  }
+  if (coordinator_) {
+    coordinator_->stop();
+  }
+  tasks_.stop();
+  co_await tasks_.wait_empty();
+  if (transport_) {
+    co_await transport_->stopped();
+  }
+}
+
+int Server::run() {
+  load_model();
+  make_transport();
+  make_owner();
+  add_node_metrics(metrics_, options_.role, model_ ? model_->name : "",
+                   engine_ ? &engine_->stats() : nullptr,
+                   coordinator_ ? &coordinator_->stats() : nullptr,
+                   owner_loop_ ? &owner_loop_->stats() : nullptr);
+  make_http();
+  if (http_) {
+    or_die(http_->listen());
+  }
+  asio::post(control_.executor(), [this] { start_tasks(); });
+  announce();
+  on_control(wait_for_signal());
+  on_control(drain());
+  if (http_) {
+    http_->stop();
+  }
+  if (engine_) {
+    engine_->stop();
+  }
+  on_control(stop_control());
+  io_.stop();
+  control_.stop();
+  log::info("stopped");
+  return 0;
+}
+
+}  // namespace
+
+int run_serve(const ServeOptions& options) {
+  validate(options);
+  or_die(failpoints::arm(options.failpoints));
+  spdlog::set_level(spdlog::level::from_str(options.log_level));
+  ServeOptions resolved = options;
+  if (resolved.node_id.empty()) {
+    static constexpr const char* kNames[] = {"single", "prefill", "decode", "router"};
+    resolved.node_id =
+        fmt::format("{}-{}", kNames[static_cast<std::size_t>(options.role)], random_hex(8));
+  }
+  Server server(std::move(resolved));
+  return server.run();
+}
+
+}  // namespace baton::app
