@@ -129,8 +129,7 @@ http::Handler ApiServer::make_handler() {
   if (owner_ != nullptr) {
     routes.add("GET", "/v1/models", [this](http::HttpRequest, http::ResponseWriter& writer) {
       http::HttpResponse page;
-      page.body =
-          api::models_body({{model_->name, model_->created_s, owner_->context_tokens()}});
+      page.body = api::models_body({{model_->name, model_->created_s, owner_->context_tokens()}});
       return send_page(writer, std::move(page));
     });
     routes.add("POST", "/v1/chat/completions",
@@ -164,8 +163,8 @@ Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint, const std
   const std::int64_t seed = request.seed.value_or(api::random_seed());
   Prepared prepared;
   prepared.id = random_request_id();
-  prepared.answer = api::answer_options(request, prepared.id, unix_time_s(), model_->name, seed,
-                                        prompt);
+  prepared.answer =
+      api::answer_options(request, prepared.id, unix_time_s(), model_->name, seed, prompt);
   prepared.stop = request.stop;
   BATON_TRY(prepared.submits,
             api::make_submits(request, prepared.id, std::move(prompt), seed, context_tokens,

@@ -3,8 +3,6 @@
 // operator's pages (/health, /ready, /live, /metrics).
 #pragma once
 
-#include "apps/baton/metrics.h"
-#include "apps/baton/owner_loop.h"
 #include "baton/api/auth.h"
 #include "baton/api/request.h"
 #include "baton/http/routes.h"
@@ -14,6 +12,8 @@
 
 #include <boost/asio/thread_pool.hpp>
 
+#include "apps/baton/metrics.h"
+#include "apps/baton/owner_loop.h"
 #include <atomic>
 #include <cstdint>
 #include <functional>

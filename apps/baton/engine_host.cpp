@@ -23,8 +23,7 @@ constexpr Duration kStuckAfter = std::chrono::seconds(5);
 class ProgressBar {
  public:
   void show(std::uint64_t done_bytes, std::uint64_t total_bytes) {
-    const int percent =
-        total_bytes == 0 ? 100 : static_cast<int>(done_bytes * 100 / total_bytes);
+    const int percent = total_bytes == 0 ? 100 : static_cast<int>(done_bytes * 100 / total_bytes);
     if (percent == shown_ || isatty(STDERR_FILENO) == 0) {
       return;
     }

@@ -2,11 +2,11 @@
 // handed to one consumer on the control thread.
 #pragma once
 
-#include "apps/baton/options.h"
 #include "baton/backend/backend.h"
 #include "baton/engine/batch_scheduler.h"
 #include "baton/handoff/coordinator.h"
 
+#include "apps/baton/options.h"
 #include <memory>
 #include <thread>
 

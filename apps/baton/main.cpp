@@ -1,14 +1,14 @@
 // The baton binary: every role, and the benchmarks. Subcommands and the one place where an
 // operator's mistake becomes a line and an exit code.
+#include "baton/base/log.h"
+
+#include <CLI/CLI.hpp>
+#include <spdlog/sinks/stdout_color_sinks.h>
+
 #include "apps/baton/bench_engine.h"
 #include "apps/baton/options.h"
 #include "apps/baton/serve.h"
 #include "apps/baton/version.h"
-#include "baton/base/log.h"
-
-#include <spdlog/sinks/stdout_color_sinks.h>
-
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 

@@ -1,12 +1,12 @@
 #include "apps/baton/metrics.h"
 
+#include "baton/base/check.h"
+
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
 #include <sstream>
-
-#include "baton/base/check.h"
 
 namespace baton::app {
 

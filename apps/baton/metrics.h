@@ -14,7 +14,8 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 class MetricsPage {
  public:
   // `read` is called on the thread that renders; it must be safe beside the module's own threads.
-  // Registration happens before the first render. A name may be added several times with other labels.
+  // Registration happens before the first render. A name may be added several times with other
+  // labels.
   void add_counter(const std::string& name, const std::string& help, Labels labels,
                    std::function<double()> read);
   void add_gauge(const std::string& name, const std::string& help, Labels labels,

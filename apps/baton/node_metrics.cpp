@@ -17,10 +17,14 @@ std::function<double()> reader(const std::atomic<T>& value) {
 
 const char* role_name(message::NodeRole role) {
   switch (role) {
-    case message::NodeRole::kSingle: return "single";
-    case message::NodeRole::kPrefill: return "prefill";
-    case message::NodeRole::kDecode: return "decode";
-    case message::NodeRole::kRouter: return "router";
+    case message::NodeRole::kSingle:
+      return "single";
+    case message::NodeRole::kPrefill:
+      return "prefill";
+    case message::NodeRole::kDecode:
+      return "decode";
+    case message::NodeRole::kRouter:
+      return "router";
   }
   return "single";
 }
@@ -54,9 +58,12 @@ void add_engine(MetricsPage& page, const char* role, const engine::EngineStats& 
   page.add_counter("baton_sequences_accepted_total", "sequences that passed the guards", {},
                    reader(engine.accepted));
   static constexpr std::pair<EndReason, const char*> kReasons[] = {
-      {EndReason::kStop, "stop"},          {EndReason::kLength, "length"},
-      {EndReason::kAborted, "aborted"},    {EndReason::kError, "error"},
-      {EndReason::kHandedOff, "handed_off"}, {EndReason::kReleased, "released"},
+      {EndReason::kStop, "stop"},
+      {EndReason::kLength, "length"},
+      {EndReason::kAborted, "aborted"},
+      {EndReason::kError, "error"},
+      {EndReason::kHandedOff, "handed_off"},
+      {EndReason::kReleased, "released"},
       {EndReason::kExpired, "expired"}};
   for (const auto& [reason, name] : kReasons) {
     page.add_counter("baton_sequences_total", "ended sequences by reason; sum = accepted when idle",
@@ -85,8 +92,9 @@ void add_handoff(MetricsPage& page, const handoff::HandoffStats& handoff) {
                    reader(handoff.bytes_sent));
   page.add_counter("baton_handoff_bytes_total", "KV bytes moved between nodes",
                    {{"dir", "received"}}, reader(handoff.bytes_received));
-  page.add_counter("baton_handoff_protocol_errors_total", "frames or messages that broke the protocol",
-                   {}, reader(handoff.protocol_errors));
+  page.add_counter("baton_handoff_protocol_errors_total",
+                   "frames or messages that broke the protocol", {},
+                   reader(handoff.protocol_errors));
   page.add_counter("baton_handoff_stale_messages_total", "messages for dead sequences, dropped", {},
                    reader(handoff.stale_messages));
   page.add_gauge("baton_handoffs_active", "handoffs under way", {}, reader(handoff.active));

@@ -2,12 +2,12 @@
 // are fixed (design section 12): dashboards rest on them.
 #pragma once
 
-#include "apps/baton/metrics.h"
 #include "baton/engine/stats.h"
 #include "baton/handoff/stats.h"
 #include "baton/message/node.h"
 #include "baton/router/stats.h"
 
+#include "apps/baton/metrics.h"
 #include <string>
 
 namespace baton::app {

@@ -1,14 +1,14 @@
 #include "apps/baton/options.h"
 
-#include <fmt/format.h>
+#include "baton/base/check.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <map>
-
-#include "baton/base/check.h"
 
 namespace baton::app {
 namespace {
@@ -74,7 +74,8 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
       ->check(CLI::PositiveNumber);
   flag(app, "--request-deadline-ms", options.request_deadline_ms, "longest life of a request")
       ->check(CLI::PositiveNumber);
-  flag(app, "--write-timeout-ms", options.write_timeout_ms, "a client that reads nothing that long is dropped")
+  flag(app, "--write-timeout-ms", options.write_timeout_ms,
+       "a client that reads nothing that long is dropped")
       ->check(CLI::PositiveNumber);
   flag(app, "--beat-interval-ms", options.beat_interval_ms, "heartbeat interval between nodes")
       ->check(CLI::PositiveNumber);
@@ -84,7 +85,8 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
       ->check(CLI::PositiveNumber);
   flag(app, "--bulk-connections", options.bulk_connections, "connections per peer that carry KV")
       ->check(CLI::Range(1, 16));
-  flag(app, "--failpoints", options.failpoints, "name[=on|kill|sleep:MS][@hit],... (not in release builds)");
+  flag(app, "--failpoints", options.failpoints,
+       "name[=on|kill|sleep:MS][@hit],... (not in release builds)");
   flag(app, "--log-level", options.log_level, "debug, info, warn or error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}));
 }
@@ -117,7 +119,8 @@ void add_serve_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "-m,--model", options.model_path, "GGUF file");
   flag(app, "--served-model-name,--alias", options.served_model_name, "default: the file's stem");
   flag(app, "--host", options.host, "HTTP address");
-  flag(app, "--port", options.port, "HTTP port; 0 picks one; default 8080, none on prefill and decode nodes")
+  flag(app, "--port", options.port,
+       "HTTP port; 0 picks one; default 8080, none on prefill and decode nodes")
       ->check(CLI::Range(-1, 65'535));
   flag(app, "--api-key", options.api_keys, "keys that clients must send (comma separated)")
       ->delimiter(',');
@@ -184,7 +187,8 @@ void validate(const ServeOptions& options) {
        !std::all_of(options.node_id.begin(), options.node_id.end(), [](unsigned char c) {
          return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
        }))) {
-    throw StartupError(fmt::format("--node-id: '{}' is not 1-64 of [A-Za-z0-9._-]", options.node_id));
+    throw StartupError(
+        fmt::format("--node-id: '{}' is not 1-64 of [A-Za-z0-9._-]", options.node_id));
   }
 }
 

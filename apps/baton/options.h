@@ -1,16 +1,16 @@
 // Flags of every subcommand as plain structs, and the CLI11 tree that fills them. Every flag has a
-// BATON_* variable and a key in the file given by --config; flags win over variables, variables over
-// the file. No work is done here: serve.cpp acts on the values.
+// BATON_* variable and a key in the file given by --config; flags win over variables, variables
+// over the file. No work is done here: serve.cpp acts on the values.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "apps/baton/bench_engine.h"
 #include "baton/base/result.h"
 #include "baton/kv/layout.h"
 #include "baton/message/node.h"
+
+#include "apps/baton/bench_engine.h"
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -20,29 +20,29 @@ namespace baton::app {
 
 struct ServeOptions {
   message::NodeRole role = message::NodeRole::kSingle;
-  std::string node_id;            // empty: <role>-<8 random hex digits>
+  std::string node_id;  // empty: <role>-<8 random hex digits>
   std::string model_path;
   std::string served_model_name;  // empty: the file's stem
 
   std::string host = "127.0.0.1";
-  int port = -1;                  // -1: no HTTP on prefill and decode nodes, 8080 elsewhere
-  std::string serving_bind;       // host:port of the node protocol; prefill and decode nodes need it
-  std::string prefill_peers;      // "a:1,b:2"
+  int port = -1;              // -1: no HTTP on prefill and decode nodes, 8080 elsewhere
+  std::string serving_bind;   // host:port of the node protocol; prefill and decode nodes need it
+  std::string prefill_peers;  // "a:1,b:2"
   std::string decode_peers;
   std::vector<std::string> api_keys;
 
-  int context_tokens = 0;         // 0: min(model, pool)
-  int threads = 0;                // 0: one per core
+  int context_tokens = 0;  // 0: min(model, pool)
+  int threads = 0;         // 0: one per core
   int max_num_seqs = 64;
   int max_step_ms = 40;
-  std::string kv_memory = "0";    // bytes with K, M, G; 0: automatic
+  std::string kv_memory = "0";  // bytes with K, M, G; 0: automatic
   std::string kv_dtype = "bf16";
   int block_tokens = 128;
   std::string isa = "auto";
   std::string failpoints;
 
   int io_threads = 1;
-  int max_queue = 256;            // requests an owner holds at once; more get 429
+  int max_queue = 256;  // requests an owner holds at once; more get 429
   std::string max_body = "8M";
   int drain_timeout_s = 30;
   int queue_deadline_ms = 60'000;
@@ -55,7 +55,8 @@ struct ServeOptions {
   std::string log_level = "info";
 };
 
-// "64M" -> bytes. Suffixes K, M, G (powers of 1024), optional B. Errors: kInvalidArgument naming flag.
+// "64M" -> bytes. Suffixes K, M, G (powers of 1024), optional B. Errors: kInvalidArgument naming
+// flag.
 Result<std::uint64_t> parse_bytes(const std::string& text, const std::string& flag);
 
 void add_serve_flags(CLI::App& app, ServeOptions& options);

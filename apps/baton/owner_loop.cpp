@@ -89,19 +89,18 @@ void OwnerLoop::on_engine_event(message::EngineEvent&& event) {
   const NodeId local;  // empty: this process's own engine
   router::Commands commands;
   std::visit(
-      Overloaded{
-          [&](message::StepTokens& step) {
-            router_.on_tokens(local, std::move(step.tokens), clock_.now(), commands);
-          },
-          [&](message::Refused& refused) {
-            router_.on_refused(local, refused, clock_.now(), commands);
-          },
-          [&](message::Finished& finished) {
-            router_.on_finished(local, finished, clock_.now(), commands);
-          },
-          [](message::Drained&) {},
-          [](message::PrefillDone&) { BATON_BUG("a single node made a handoff"); },
-          [](message::Reserved&) { BATON_BUG("a single node reserved for a handoff"); }},
+      Overloaded{[&](message::StepTokens& step) {
+                   router_.on_tokens(local, std::move(step.tokens), clock_.now(), commands);
+                 },
+                 [&](message::Refused& refused) {
+                   router_.on_refused(local, refused, clock_.now(), commands);
+                 },
+                 [&](message::Finished& finished) {
+                   router_.on_finished(local, finished, clock_.now(), commands);
+                 },
+                 [](message::Drained&) {},
+                 [](message::PrefillDone&) { BATON_BUG("a single node made a handoff"); },
+                 [](message::Reserved&) { BATON_BUG("a single node reserved for a handoff"); }},
       event);
   carry_out(std::move(commands));
 }
@@ -244,10 +243,10 @@ void OwnerLoop::carry_out_one(router::Command&& command, router::Commands& more)
           [&](router::RunLocal& run) {
             const SequenceKey key = run.submit.key;
             if (!engine_->post(message::RunLocally{std::move(run.submit)})) {
-              send_failed({}, key,
-                          {ErrorCode::kOverloaded, "the engine's mailbox is full; try again", "",
-                           1'000},
-                          more);
+              send_failed(
+                  {}, key,
+                  {ErrorCode::kOverloaded, "the engine's mailbox is full; try again", "", 1'000},
+                  more);
             }
           },
           [&](router::SendAbort& abort) {

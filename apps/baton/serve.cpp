@@ -1,10 +1,5 @@
 #include "apps/baton/serve.h"
 
-#include "apps/baton/api_server.h"
-#include "apps/baton/engine_host.h"
-#include "apps/baton/metrics.h"
-#include "apps/baton/node_metrics.h"
-#include "apps/baton/owner_loop.h"
 #include "baton/base/failpoints.h"
 #include "baton/base/log.h"
 #include "baton/cluster/membership.h"
@@ -20,6 +15,11 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_future.hpp>
 
+#include "apps/baton/api_server.h"
+#include "apps/baton/engine_host.h"
+#include "apps/baton/metrics.h"
+#include "apps/baton/node_metrics.h"
+#include "apps/baton/owner_loop.h"
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -50,7 +50,9 @@ void or_die(const Status& status) {
   }
 }
 
-std::string random_hex(std::size_t digits) { return to_string(random_request_id()).substr(0, digits); }
+std::string random_hex(std::size_t digits) {
+  return to_string(random_request_id()).substr(0, digits);
+}
 
 std::vector<net::HostPort> addresses(const std::string& text, const char* flag) {
   return or_die(cluster::parse_peers(text, flag));
@@ -134,11 +136,10 @@ void Server::load_model() {
                                  ? std::filesystem::path(options_.model_path).stem().string()
                                  : options_.served_model_name;
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    model_.emplace(ServedModel{
-        name, std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-        or_die(text::Tokenizer::create(or_die(text::read_tokenizer(file)))), std::nullopt});
-    if (const auto source = file.string_or("tokenizer.chat_template", ""); source && !source->empty()) {
-      model_->chat_template = or_die(text::ChatTemplate::parse(*source));
+    model_.emplace(ServedModel{name, std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                               or_die(text::load_gguf_tokenizer(file)), std::nullopt});
+    if (const std::string source = or_die(text::chat_template_source(file)); !source.empty()) {
+      model_->chat_template = or_die(text::ChatTemplate::parse(source));
     }
   }
   if (has_engine()) {
@@ -178,8 +179,8 @@ void Server::make_transport() {
     link_ = engine_->link();
   }
   coordinator_ = std::make_unique<handoff::ServingCoordinator>(
-      control_.executor(), coordinator_options(options_), transport_.get(), link_ ? &*link_ : nullptr,
-      clock_);
+      control_.executor(), coordinator_options(options_), transport_.get(),
+      link_ ? &*link_ : nullptr, clock_);
   or_die(transport_->start());
 }
 
@@ -187,9 +188,9 @@ void Server::make_owner() {
   if (!owns_clients()) {
     return;
   }
-  owner_loop_ = std::make_unique<OwnerLoop>(
-      control_.executor(), clock_, router_options(options_),
-      engine_ ? &engine_->scheduler() : nullptr, coordinator_ ? &coordinator_->owner() : nullptr);
+  owner_loop_ = std::make_unique<OwnerLoop>(control_.executor(), clock_, router_options(options_),
+                                            engine_ ? &engine_->scheduler() : nullptr,
+                                            coordinator_ ? &coordinator_->owner() : nullptr);
   if (engine_) {
     engine_->events().set_on_ready(
         [this] { asio::post(control_.executor(), [this] { consume_engine_events(); }); });

@@ -3,6 +3,8 @@
 // producer's thread, after the lock is released, each time the queue goes from empty to non-empty.
 #pragma once
 
+#include "baton/base/clock.h"
+
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -10,8 +12,6 @@
 #include <mutex>
 #include <utility>
 #include <vector>
-
-#include "baton/base/clock.h"
 
 namespace baton {
 

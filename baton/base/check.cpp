@@ -1,9 +1,9 @@
 #include "baton/base/check.h"
 
+#include "baton/base/log.h"
+
 #include <cstdio>
 #include <cstdlib>
-
-#include "baton/base/log.h"
 
 namespace baton {
 namespace {

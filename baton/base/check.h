@@ -1,13 +1,13 @@
 // BATON_CHECK: an invariant of ours, always on; prints values and aborts. Never on request or peer
-// input. BATON_DCHECK: the same, in dev and sanitizer builds only. BATON_BUG: perhaps our bug; logs,
-// counts, and the caller fails the one request concerned.
+// input. BATON_DCHECK: the same, in dev and sanitizer builds only. BATON_BUG: perhaps our bug;
+// logs, counts, and the caller fails the one request concerned.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <atomic>
 #include <cstdint>
 #include <string>
-
-#include <fmt/format.h>
 
 namespace baton {
 
@@ -20,12 +20,11 @@ std::uint64_t bug_count();
 
 }  // namespace baton
 
-#define BATON_CHECK(condition, ...)                                            \
-  do {                                                                         \
-    if (!(condition)) [[unlikely]] {                                           \
-      ::baton::check_failed(#condition, __FILE__, __LINE__,                    \
-                            ::fmt::format("" __VA_ARGS__));                    \
-    }                                                                          \
+#define BATON_CHECK(condition, ...)                                                         \
+  do {                                                                                      \
+    if (!(condition)) [[unlikely]] {                                                        \
+      ::baton::check_failed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__)); \
+    }                                                                                       \
   } while (false)
 
 #ifdef BATON_DCHECK_ON

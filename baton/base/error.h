@@ -37,8 +37,8 @@ std::string_view error_code_name(ErrorCode code);
 
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
-  std::string message;         // one sentence: what is wrong and what to do
-  std::string param = {};      // the request field or file it is about; may be empty
+  std::string message;              // one sentence: what is wrong and what to do
+  std::string param = {};           // the request field or file it is about; may be empty
   std::int64_t retry_after_ms = 0;  // hint for kOverloaded and kUnavailable; 0 = none
 };
 

@@ -1,16 +1,16 @@
 #include "baton/base/failpoints.h"
 
-#include <csignal>
+#include "baton/base/log.h"
+
 #include <unistd.h>
 
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <map>
 #include <mutex>
 #include <string>
 #include <thread>
-
-#include "baton/base/log.h"
 
 namespace baton::failpoints {
 namespace {
@@ -35,10 +35,10 @@ std::map<std::string, Point, std::less<>> points;
 [[maybe_unused]] Result<std::pair<std::string, Point>> parse_point(std::string_view item) {
   Point point;
   const auto bad = [&] {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--failpoints: cannot read '{}'; expected name[=on|kill|sleep:MS][@hit]",
-                            item),
-                "failpoints");
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--failpoints: cannot read '{}'; expected name[=on|kill|sleep:MS][@hit]", item),
+        "failpoints");
   };
   std::string_view name = item;
   if (const auto at = name.rfind('@'); at != std::string_view::npos) {

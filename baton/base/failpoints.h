@@ -5,9 +5,9 @@
 // (from 1) arms only the k-th pass. Thread: any; arming happens once, at start.
 #pragma once
 
-#include <string_view>
-
 #include "baton/base/result.h"
+
+#include <string_view>
 
 namespace baton::failpoints {
 

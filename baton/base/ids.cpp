@@ -6,7 +6,9 @@
 
 namespace baton {
 
-std::string to_string(const RequestId& id) { return fmt::format("{:016x}{:016x}", id.high, id.low); }
+std::string to_string(const RequestId& id) {
+  return fmt::format("{:016x}{:016x}", id.high, id.low);
+}
 
 std::string to_string(const SequenceKey& key) {
   if (key.choice == kAllChoices) {

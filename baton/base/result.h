@@ -2,11 +2,12 @@
 // names are the same. BATON_TRY returns early with the error of an expression.
 #pragma once
 
-#include <string>
-#include <tl/expected.hpp>
-#include <utility>
-
 #include "baton/base/error.h"
+
+#include <tl/expected.hpp>
+
+#include <string>
+#include <utility>
 
 namespace baton {
 
@@ -25,18 +26,18 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string message, std::stri
 #define BATON_CONCAT(a, b) BATON_CONCAT_INNER(a, b)
 
 // BATON_TRY(auto value, expression): value of a Result, or return its error.
-#define BATON_TRY(declaration, ...)                                         \
-  auto BATON_CONCAT(try_result_, __LINE__) = (__VA_ARGS__);                 \
-  if (!BATON_CONCAT(try_result_, __LINE__)) {                               \
+#define BATON_TRY(declaration, ...)                                               \
+  auto BATON_CONCAT(try_result_, __LINE__) = (__VA_ARGS__);                       \
+  if (!BATON_CONCAT(try_result_, __LINE__)) {                                     \
     return ::baton::fail(std::move(BATON_CONCAT(try_result_, __LINE__)).error()); \
-  }                                                                         \
+  }                                                                               \
   declaration = *std::move(BATON_CONCAT(try_result_, __LINE__))
 
 // BATON_TRY_VOID(expression): the same for a Status.
-#define BATON_TRY_VOID(...)                                 \
-  do {                                                      \
-    auto try_status = (__VA_ARGS__);                        \
-    if (!try_status) {                                      \
-      return ::baton::fail(std::move(try_status).error());  \
-    }                                                       \
+#define BATON_TRY_VOID(...)                                \
+  do {                                                     \
+    auto try_status = (__VA_ARGS__);                       \
+    if (!try_status) {                                     \
+      return ::baton::fail(std::move(try_status).error()); \
+    }                                                      \
   } while (false)
