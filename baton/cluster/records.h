@@ -32,6 +32,8 @@ class NodeTable {
   // `expected` addresses (host:port as dialled) count as missing until a node of them is up.
   void expect(message::NodeRole role, std::string address);
 
+  [[nodiscard]] bool expects(message::NodeRole role) const;
+
   void up(const message::NodeUp& event, TimePoint now);
   void down(const message::NodeDown& event);
   // A peer that was reached and refused, or cannot be reached: `reason` is shown until it is up.

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace baton::http {
 
@@ -79,6 +80,8 @@ struct ServerOptions {
 class HttpServer {
  public:
   HttpServer(asio::any_io_executor executor, ServerOptions options, Handler handler);
+  // Connections are given these executors in turn (the loops of a net::IoPool). Not empty.
+  HttpServer(std::vector<asio::any_io_executor> executors, ServerOptions options, Handler handler);
   ~HttpServer();  // stop() must have been called and the executor have run dry, or have ended
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -87,7 +90,8 @@ class HttpServer {
   Status listen();
   [[nodiscard]] std::uint16_t port() const;  // the bound one
   // Stops accepting, closes idle connections, lets requests under way finish; after `at_most` the
-  // rest is cut. Returns the number of connections cut. Thread: any, once.
+  // rest is cut. Returns the number of connections cut. Thread: any, once; the awaiting coroutine's
+  // executor must be serial.
   asio::awaitable<std::size_t> drain(Duration at_most);
   // Stops accepting and closes every connection now. Thread: any; idempotent.
   void stop();

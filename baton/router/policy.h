@@ -23,7 +23,10 @@ struct Pick {
 struct Wish {
   std::string exactness_tag;  // empty: any; a replay must stay within its first tag
   std::vector<NodeId> avoid;  // nodes that just failed it: taken only when nobody else is left
-  std::int64_t tokens = 0;    // prompt + limit: nodes that can never hold them are no candidates
+  // Nodes that can never hold the sequence are no candidates. A prefill node of a pair holds the
+  // prompt only.
+  std::int64_t prompt_tokens = 0;
+  std::int64_t total_tokens = 0;  // prompt + limit
 };
 
 class Policy {

@@ -74,9 +74,9 @@ struct RouterOptions {
   std::size_t max_active = 1024;   // requests; 429 above
   std::uint32_t max_attempts = 8;  // epochs of one sequence; then the last error is the answer
   Duration queue_deadline = std::chrono::seconds(30);  // waiting for a node that takes it
-  Duration first_token_deadline =
-      std::chrono::seconds(120);                       // attempt without its next token or held()
-  Duration token_deadline = std::chrono::seconds(60);  // the same after the first token
+  // A running attempt without a token or on_held(): the backstop behind the leases of handoff/,
+  // which see a lost sequence within seconds and let a slow one (long prompt, preempted) go on.
+  Duration silence_deadline = std::chrono::hours(1);
   Duration retry_backoff = std::chrono::milliseconds(50);  // doubles up to 1 s
 };
 
@@ -95,7 +95,8 @@ class Router {
   // or draining), kContextTooLong (prompt + max_tokens above every usable node's context or pool).
   Status start(std::vector<message::Submit> choices, TimePoint now, Commands& out);
 
-  // Events from a node (`from` empty: the local engine).
+  // Events from a node (`from` empty: the local engine). A Send* command that could not be carried
+  // out comes back as on_refused(later).
   void on_tokens(const NodeId& from, std::vector<message::Token> tokens, TimePoint now,
                  Commands& out);
   void on_refused(const NodeId& from, const message::Refused& event, TimePoint now, Commands& out);
@@ -119,6 +120,8 @@ class Router {
   // Local engine only: whether it is up (loaded, its step loop alive).
   void set_local_ready(bool ready) { local_ready_ = ready; }
   void set_draining() { draining_ = true; }  // start() refuses from now on
+  // Ready once a prefill and a decode node of one tag are up (or the local engine is); later, while
+  // any node can serve: without a partner a node does both.
   [[nodiscard]] Readiness readiness() const;
   [[nodiscard]] std::size_t active() const { return requests_.size(); }
   // The context that a missing max_tokens is resolved from: the usable nodes' smallest; 0 = none.
@@ -132,25 +135,28 @@ class Router {
   struct Request;
   enum class End : std::uint8_t { kCompleted, kFailed, kAborted };
 
-  Sequence* find(const SequenceKey& key);
-  void attempt(Request& request, Sequence& sequence, TimePoint now, Commands& out);
-  void send_pair(Sequence& sequence, const Pick& pick, TimePoint now, Commands& out);
-  void retry(Request& request, Sequence& sequence, const NodeId& culprit, Error why, TimePoint now,
-             Commands& out);
-  void accept_token(Request& request, Sequence& sequence, const NodeId& from, message::Token token,
-                    TimePoint now, Commands& out);
-  void release_ready(Request& request, Sequence& sequence, Commands& out);
-  void end_sequence(Request& request, Sequence& sequence, Commands& out);
-  void release_nodes(Sequence& sequence);
+  Status admission(const message::Submit& submit) const;
+  Request* find(RequestId id);
+  Sequence* find_live(const SequenceKey& key, const NodeId& from);
+  std::vector<SequenceKey> keys() const;
+  void attempt(Sequence& sequence, TimePoint now, Commands& out);
+  void send_pair(Sequence& sequence, const Pick& pick, Commands& out);
+  void retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoint now, Commands& out);
+  void accept(Sequence& sequence, message::Token token, Commands& out);
+  void release_ready(Sequence& sequence, Commands& out);
+  void end_sequence(Sequence& sequence, Commands& out);
+  void close_leg(NodeId& leg);
   void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
   void fail_request(RequestId id, Error error, Commands& out);
   void erase(RequestId id, End end);
+  [[nodiscard]] bool has_pair() const;
 
   RouterOptions options_;
   cluster::NodeTable nodes_;
   Policy policy_;
   bool local_ready_ = false;
   bool draining_ = false;
+  bool was_ready_ = false;  // a pair was there once: from then on one node is enough
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unique_ptr<Stats> stats_;
 };
