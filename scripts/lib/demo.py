@@ -30,6 +30,7 @@ CHAT = "/v1/chat/completions"
 LONG_PROMPT_TOKENS = 1500  # the long questions must have at least this many
 SEEDED = {"temperature": 0.8, "top_p": 0.95, "seed": 42}
 GREEDY = {"temperature": 0}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Question:
@@ -351,6 +352,8 @@ def run_demo(arguments):
         keep_logs = False
         return 130
     finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave nodes behind
         for nodes in started:
             nodes.stop()
         if keep_logs:
@@ -374,7 +377,7 @@ def main():
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--stop", action="store_true")
     arguments = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, interrupt)
     if arguments.stop:
         return stop(arguments)

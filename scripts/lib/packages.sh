@@ -49,7 +49,8 @@ install_packages() {
     die "this is not Debian or Ubuntu; install what scripts/packages.txt lists, then build with cmake --preset dev"
   collect_missing first "$@"
   [ ${#packages_missing[@]} -gt 0 ] || return 0
-  phase "installing ${#packages_missing[@]} packages: ${packages_missing[*]}"
+  phase "installing ${#packages_missing[@]} packages"
+  printf '%s\n' "${packages_missing[*]}" | fold -s -w 100
   local options=(-y -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Acquire::Retries=3)
   as_root apt-get "${options[@]}" update
   collect_missing known "$@"
