@@ -53,6 +53,8 @@ struct AttentionArgs {
   std::int64_t out_stride = 0;
 };
 
+// Rows that a kernel may take through the tiles together.
+inline constexpr std::int64_t kMaxQueryRows = 8;
 std::size_t attention_scratch_bytes(std::int64_t head_dim);
 // Floats of one partial: maximum, sum, two unused, out [head_dim]. An empty one has sum = 0.
 constexpr std::int64_t attention_partial_floats(std::int64_t head_dim) { return head_dim + 4; }

@@ -1,0 +1,13 @@
+#include "baton/kernels/avx2/simd.h"
+#include "baton/kernels/avx2/table.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace baton::kernels::avx2 {
+#include "baton/kernels/vector/attention.inl"
+#include "baton/kernels/vector/exp.inl"
+}  // namespace baton::kernels::avx2

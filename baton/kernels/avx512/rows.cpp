@@ -1,0 +1,13 @@
+#include "baton/kernels/avx512/simd.h"
+#include "baton/kernels/avx512/table.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace baton::kernels::avx512 {
+#include "baton/kernels/vector/exp.inl"
+#include "baton/kernels/vector/rows.inl"
+}  // namespace baton::kernels::avx512

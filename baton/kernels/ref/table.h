@@ -1,0 +1,8 @@
+// This folder's functions; table.cpp puts them into the table.
+#pragma once
+
+#include "baton/kernels/kernels.h"
+
+namespace baton::kernels::ref {
+#include "baton/kernels/declare.inl"
+}  // namespace baton::kernels::ref
