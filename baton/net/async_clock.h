@@ -19,7 +19,8 @@ class AsyncClock : public Clock {
   // wait (the coroutine's next co_await then throws operation_aborted). Thread: the caller's
   // executor.
   virtual asio::awaitable<void> sleep_until(TimePoint when) = 0;
-  asio::awaitable<void> sleep_for(Duration time) { return sleep_until(now() + time); }
+  // The same, from now on; Duration::max() is for ever.
+  asio::awaitable<void> sleep_for(Duration time);
 };
 
 // Real time. Usable from any executor.

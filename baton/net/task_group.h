@@ -43,8 +43,6 @@ class TaskGroup {
   [[nodiscard]] const asio::any_io_executor& executor() const { return executor_; }
 
  private:
-  class Entry;
-  static asio::awaitable<void> run(TaskGroup* group, TaskId id, asio::awaitable<void> task);
   void leave(TaskId id);
 
   asio::any_io_executor executor_;

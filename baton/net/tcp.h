@@ -50,6 +50,8 @@ class TcpStream {
 
   // At least one byte; kPeerLost at the end of the stream.
   asio::awaitable<Result<std::size_t>> read_some(std::span<std::byte> into, Duration stall);
+  // Into several buffers, in order, by one call: at least one byte in all.
+  asio::awaitable<Result<std::size_t>> read_some(std::vector<iovec> into, Duration stall);
   asio::awaitable<Status> read_exact(std::span<std::byte> into, Duration stall);
   // All bytes of all buffers. The buffers behind `parts` must live until it returns; also when the
   // coroutine is cancelled nothing reads them after that.
@@ -63,7 +65,7 @@ class TcpStream {
   void close();
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] const std::string& peer() const { return peer_; }
-  // Gives the socket up, for another executor. No operation may be under way.
+  // Gives the socket up, for another executor. No operation may be under way. Not open on failure.
   tcp::socket release_to(const asio::any_io_executor& executor);
 
  private:
