@@ -6,12 +6,9 @@
 
 #include "baton/handoff/transport.h"
 #include "baton/net/async_clock.h"
-#include "baton/net/task_group.h"
 
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +38,8 @@ struct Fault {
 
 class MockNetwork {
  public:
+  class Impl;
+
   // `clock` is needed for set_delay only.
   explicit MockNetwork(asio::any_io_executor executor, net::AsyncClock* clock = nullptr);
   ~MockNetwork();  // after stop() has run to its end
@@ -58,7 +57,7 @@ class MockNetwork {
   // Sees every frame before its fault; may return one. For faults that depend on content.
   using Hook = std::function<std::optional<FaultAction>(const NodeId& from, const NodeId& to,
                                                         const wire::FrameHeader& header)>;
-  void set_hook(Hook hook) { hook_ = std::move(hook); }
+  void set_hook(Hook hook);
 
   // Every later frame from -> to arrives that much later; order per lane is kept. Lanes: control,
   // and bulk (so a Commit may overtake a Grant, but not Blocks).
@@ -85,10 +84,7 @@ class MockNetwork {
   asio::awaitable<void> stop();
 
  private:
-  friend class MockTransport;
-  class Impl;
-  Hook hook_;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 class MockTransport final : public Transport {
@@ -111,7 +107,8 @@ class MockTransport final : public Transport {
  private:
   friend class MockNetwork;
   struct Node;
-  explicit MockTransport(std::shared_ptr<Node> node);
+  MockTransport(std::shared_ptr<MockNetwork::Impl> network, std::shared_ptr<Node> node);
+  std::shared_ptr<MockNetwork::Impl> network_;
   std::shared_ptr<Node> node_;
 };
 
