@@ -1,0 +1,72 @@
+#include "baton/backend/cpu/kv_memory.h"
+
+#include "baton/base/check.h"
+#include "baton/kernels/attention.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+namespace baton::backend {
+
+tensor::DType to_tensor_dtype(kv::KvDtype dtype) {
+  BATON_CHECK(dtype == kv::KvDtype::kBf16 || dtype == kv::KvDtype::kF32, "kv dtype {}",
+              static_cast<int>(dtype));
+  return dtype == kv::KvDtype::kF32 ? tensor::DType::kF32 : tensor::DType::kBf16;
+}
+
+Result<kv::KvLayout> make_kv_layout(const model::ModelConfig& config, kv::KvDtype dtype,
+                                    std::int32_t block_tokens) {
+  if (dtype != kv::KvDtype::kBf16 && dtype != kv::KvDtype::kF32) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("a KV cache of {} is not supported yet; bf16 and f32 are",
+                            kv::kv_dtype_name(dtype)),
+                "kv-dtype");
+  }
+  if (block_tokens != 32 && block_tokens != 64 && block_tokens != 128 && block_tokens != 256) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a KV block of {} tokens is not possible; 32, 64, 128 and 256 are",
+                            block_tokens),
+                "block-tokens");
+  }
+  if (config.head_dim > kernels::kMaxHeadDim) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("heads of {} elements are not supported; at most {} are",
+                            config.head_dim, kernels::kMaxHeadDim));
+  }
+  kv::KvGroup group;
+  group.layers.resize(static_cast<std::size_t>(config.layers));
+  std::iota(group.layers.begin(), group.layers.end(), 0);
+  group.kv_heads = config.kv_heads;
+  group.head_dim = config.head_dim;
+  group.dtype = dtype;
+  BATON_CHECK(
+      group.plane_tile_bytes() == kernels::kv_plane_bytes(to_tensor_dtype(dtype), config.head_dim),
+      "the layout's tile differs from the kernels'");
+  kv::KvLayout layout;
+  layout.groups.push_back(std::move(group));
+  layout.block_tokens = block_tokens;
+  return layout;
+}
+
+Result<KvMemory> KvMemory::allocate(const kv::KvLayout& layout,
+                                    const std::vector<std::uint32_t>& group_blocks) {
+  KvMemory memory;
+  for (std::size_t index = 0; index < layout.groups.size(); ++index) {
+    Group group;
+    group.block_bytes = layout.block_bytes(index);
+    group.blocks = group_blocks[index];
+    BATON_TRY(group.bytes, tensor::Buffer::allocate(group.block_bytes * group.blocks,
+                                                    tensor::PageAdvice::kHuge));
+    memory.groups_.push_back(std::move(group));
+  }
+  return memory;
+}
+
+std::span<std::byte> KvMemory::block(std::size_t group, kv::BlockId block) {
+  Group& of = groups_[group];
+  BATON_CHECK(block.value < of.blocks, "block {} of {}", block.value, of.blocks);
+  return of.bytes.span().subspan(block.value * of.block_bytes, of.block_bytes);
+}
+
+}  // namespace baton::backend
