@@ -1,0 +1,280 @@
+#include "baton/sched/scheduler.h"
+
+#include "baton/base/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace baton::sched {
+
+namespace {
+
+// What a client is told to wait when the queue is full: some sequences end each second.
+constexpr std::int64_t kRetryHintMs = 1000;
+
+// The first multiple of a tile after `position`.
+std::int32_t next_tile_border(std::int32_t position) {
+  return (position / kv::kTileTokens + 1) * kv::kTileTokens;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(SchedulerConfig config)
+    : config_(std::move(config)), reserved_blocks_(config_.group_blocks.size(), 0) {
+  BATON_CHECK(config_.group_blocks.size() == config_.layout.groups.size(), "{} pools, {} groups",
+              config_.group_blocks.size(), config_.layout.groups.size());
+  BATON_CHECK(config_.max_num_seqs >= 1 &&
+                  config_.max_step_tokens >= config_.max_num_seqs + kv::kTileTokens,
+              "a step of {} rows cannot hold {} sequences and a tile", config_.max_step_tokens,
+              config_.max_num_seqs);
+}
+
+std::uint32_t Scheduler::blocks_needed(std::size_t /*group*/, std::int64_t tokens) const {
+  return static_cast<std::uint32_t>(config_.layout.blocks_for(tokens));
+}
+
+std::int64_t Scheduler::pool_tokens() const {
+  const std::uint32_t fewest =
+      *std::min_element(config_.group_blocks.begin(), config_.group_blocks.end());
+  return static_cast<std::int64_t>(fewest) * config_.layout.block_tokens;
+}
+
+Status Scheduler::can_add(const Demand& demand) const {
+  for (std::size_t group = 0; group < config_.group_blocks.size(); ++group) {
+    const std::uint32_t needed = blocks_needed(group, demand.room_tokens);
+    const std::uint32_t blocks = config_.group_blocks[group];
+    if (needed > blocks) {
+      return fail(
+          ErrorCode::kContextTooLong,
+          fmt::format("prompt and limit need {} KV cache tokens ({} blocks of {}), the pool "
+                      "holds {} ({} blocks)",
+                      demand.room_tokens, needed, config_.layout.block_tokens,
+                      static_cast<std::int64_t>(blocks) * config_.layout.block_tokens, blocks),
+          "max_tokens");
+    }
+  }
+  if (waiting_.size() >= static_cast<std::size_t>(config_.max_waiting)) {
+    return fail(Error{ErrorCode::kOverloaded,
+                      fmt::format("{} requests wait already: try again later", waiting_.size()),
+                      {},
+                      kRetryHintMs});
+  }
+  return {};
+}
+
+void Scheduler::add(const SequenceKey& key, const Demand& demand, TimePoint now) {
+  Entry entry;
+  entry.demand = demand;
+  entry.place = {demand.priority, next_arrival_++};
+  entry.arrived = now;
+  waiting_.emplace(entry.place, key);
+  const bool is_new = entries_.emplace(key, entry).second;
+  BATON_CHECK(is_new, "sequence {} added twice", to_string(key));
+}
+
+bool Scheduler::fits(const Demand& demand, std::span<const std::uint32_t> free_blocks) const {
+  for (std::size_t group = 0; group < free_blocks.size(); ++group) {
+    if (blocks_needed(group, demand.room_tokens) > free_blocks[group]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Reservations that wait for their KV hold at most half of the pool, so that a prefill node that is
+// slow, or many of them, cannot stop this node's own work. One alone may hold more: else a long one
+// would wait for ever.
+bool Scheduler::reservations_allow(const Demand& demand) const {
+  if (reserved_ == 0) {
+    return true;
+  }
+  for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
+    if (reserved_blocks_[group] + blocks_needed(group, demand.room_tokens) >
+        config_.group_blocks[group] / 2) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Scheduler::add_reserved_blocks(const Demand& demand) {
+  ++reserved_;
+  for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
+    reserved_blocks_[group] += blocks_needed(group, demand.room_tokens);
+  }
+}
+
+void Scheduler::drop_reserved_blocks(const Demand& demand) {
+  --reserved_;
+  for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
+    reserved_blocks_[group] -= blocks_needed(group, demand.room_tokens);
+  }
+}
+
+// In strict order: who does not fit holds back all behind it, or a large sequence would starve.
+// Only a reservation held back by the half rule lets others pass, and only those that are none.
+std::vector<SequenceKey> Scheduler::admit(std::span<const std::uint32_t> free_blocks) {
+  std::vector<std::uint32_t> left(free_blocks.begin(), free_blocks.end());
+  std::vector<SequenceKey> admitted;
+  bool reservations_held_back = false;
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    const std::size_t seats = prefilling_.size() + decoding_.size() + reserved_;
+    if (seats >= static_cast<std::size_t>(config_.max_num_seqs)) {
+      break;
+    }
+    Entry& entry = entries_.at(it->second);
+    const bool reserve = entry.demand.kind == Kind::kReserve;
+    if (reserve && (reservations_held_back || !reservations_allow(entry.demand))) {
+      reservations_held_back = true;
+      ++it;
+      continue;
+    }
+    if (!fits(entry.demand, left)) {
+      break;
+    }
+    for (std::size_t group = 0; group < left.size(); ++group) {
+      left[group] -= blocks_needed(group, entry.demand.room_tokens);
+    }
+    if (reserve) {
+      entry.state = State::kReserved;
+      add_reserved_blocks(entry.demand);
+    } else {
+      entry.state = State::kPrefilling;
+      prefilling_.emplace(entry.place, it->second);
+    }
+    admitted.push_back(it->second);
+    it = waiting_.erase(it);
+  }
+  return admitted;
+}
+
+std::vector<SequenceKey> Scheduler::expired(TimePoint now) const {
+  std::vector<SequenceKey> keys;
+  for (const auto& [place, key] : waiting_) {
+    if (now - entries_.at(key).arrived >= config_.queue_deadline) {
+      keys.push_back(key);
+    }
+  }
+  return keys;
+}
+
+TimePoint Scheduler::next_deadline() const {
+  TimePoint next = TimePoint::max();
+  for (const auto& [place, key] : waiting_) {
+    next = std::min(next, entries_.at(key).arrived + config_.queue_deadline);
+  }
+  return next;
+}
+
+Batch Scheduler::plan() const {
+  Batch batch;
+  for (const auto& [place, key] : decoding_) {
+    batch.items.push_back({key, entries_.at(key).computed_tokens, 1, true, true});
+    ++batch.decode_rows;
+  }
+  plan_prefill(batch);
+  return batch;
+}
+
+void Scheduler::plan_prefill(Batch& batch) const {
+  const bool has_decodes = batch.decode_rows > 0;
+  Duration available =
+      cost_.step_budget(config_.max_step, has_decodes) - cost_.decode_cost(has_decodes);
+  for (const auto& [place, key] : prefilling_) {
+    const Entry& entry = entries_.at(key);
+    const std::int32_t start = entry.computed_tokens;
+    const std::int32_t end = entry.demand.prefill_tokens;
+    const std::int32_t rows_left = config_.max_step_tokens - batch.decode_rows - batch.prefill_rows;
+    std::int32_t rows = std::min(cost_.rows_within(available, start), rows_left);
+    if (start + rows < end) {
+      rows = (start + rows) / kv::kTileTokens * kv::kTileTokens - start;
+    } else {
+      rows = end - start;
+    }
+    if (rows <= 0 && batch.prefill_rows == 0) {
+      rows = std::min(end, next_tile_border(start)) - start;  // the oldest never starves
+    }
+    if (rows <= 0) {
+      break;
+    }
+    batch.items.push_back({key, start, rows, false, start + rows == end});
+    batch.prefill_rows += rows;
+    CostModel::PrefillWork work;
+    work.add(start, rows);
+    available -= cost_.prefill_cost(work);
+  }
+}
+
+void Scheduler::step_done(const Batch& batch, Duration elapsed) {
+  CostModel::PrefillWork work;
+  for (const BatchItem& item : batch.items) {
+    if (!item.decode) {
+      work.add(item.start, item.tokens);
+    }
+    const auto found = entries_.find(item.key);
+    if (found == entries_.end()) {
+      continue;
+    }
+    Entry& entry = found->second;
+    entry.computed_tokens += item.tokens;
+    if (entry.state == State::kPrefilling && entry.computed_tokens == entry.demand.prefill_tokens) {
+      prefilling_.erase(entry.place);
+      if (entry.demand.kind == Kind::kHandoff) {
+        entry.state = State::kHandingOff;
+        ++handing_off_;
+      } else {
+        entry.state = State::kDecoding;
+        decoding_.emplace(entry.place, item.key);
+      }
+    }
+  }
+  cost_.observe(batch.decode_rows, work, elapsed);
+}
+
+void Scheduler::adopt(const SequenceKey& key) {
+  Entry& entry = entries_.at(key);
+  BATON_CHECK(entry.state == State::kReserved, "{} is not reserved", to_string(key));
+  drop_reserved_blocks(entry.demand);
+  entry.computed_tokens = entry.demand.prefill_tokens;
+  entry.state = State::kDecoding;
+  decoding_.emplace(entry.place, key);
+}
+
+void Scheduler::finish(const SequenceKey& key) {
+  const auto found = entries_.find(key);
+  BATON_CHECK(found != entries_.end(), "{} is unknown", to_string(key));
+  const Entry& entry = found->second;
+  switch (entry.state) {
+    case State::kWaiting:
+      waiting_.erase(entry.place);
+      break;
+    case State::kPrefilling:
+      prefilling_.erase(entry.place);
+      break;
+    case State::kHandingOff:
+      --handing_off_;
+      break;
+    case State::kReserved:
+      drop_reserved_blocks(entry.demand);
+      break;
+    case State::kDecoding:
+      decoding_.erase(entry.place);
+      break;
+  }
+  entries_.erase(found);
+}
+
+Counts Scheduler::counts() const {
+  Counts counts;
+  counts.waiting = static_cast<std::uint32_t>(waiting_.size());
+  counts.prefilling = static_cast<std::uint32_t>(prefilling_.size());
+  counts.handing_off = handing_off_;
+  counts.reserved = reserved_;
+  counts.decoding = static_cast<std::uint32_t>(decoding_.size());
+  return counts;
+}
+
+}  // namespace baton::sched
