@@ -123,34 +123,36 @@ class BatchScheduler {
  private:
   struct Lease {
     SequenceKey key;
-    std::vector<kv::BlockRef> refs;
-    bool reservation = false;
+    std::vector<std::vector<kv::BlockRef>> refs;  // [group]
   };
 
+  // batch_scheduler.cpp
+  bool cycle(std::vector<message::EngineCommand> commands);
   void handle(message::EngineCommand&& command);
+  void submit(message::Submit&& submit, sched::Kind kind);
   Status enqueue(message::Submit&& submit, sched::Kind kind, EventQueue* events,
                  std::shared_ptr<const std::atomic<bool>> cancel);
-  void submit(message::Submit&& submit, sched::Kind kind);
   Status supersede_older(const SequenceKey& key);
   void expire_waiting();
   void abort_cancelled();
+  void end(const SequenceKey& key, EndReason reason);
+  void end_with_event(const SequenceKey& key, EndReason reason, Error why);
+  [[nodiscard]] Duration sleep_limit() const;
+  // step.cpp
   void admit();
   bool step();
   void build_plan(const sched::Batch& batch);
   void apply(const sched::Batch& batch, backend::StepResult&& result);
   void take_token(Sequence& sequence, backend::SampledToken&& drawn);
+  void queue_token(EventQueue* to, message::Token&& token);
+  void flush_events();
+  // handoff.cpp
   void finish_prefill_for_handoff(Sequence& sequence, const message::Token& first);
-  message::LeasedBlocks lend(const Sequence& sequence, bool reservation);
-  void end(Sequence& sequence, EndReason reason);
-  void end_aborted(Sequence& sequence, EndReason reason, Error why);
-  void queue_token(const Sequence& sequence, message::Token token);
-  void flush_tokens();
-  void send(EventQueue* to, message::EngineEvent&& event);
+  message::LeasedBlocks lend(Sequence& sequence, std::int32_t kv_tokens);
+  // audit.cpp
+  void settle();
   void publish_gauges();
   void poison(std::size_t group, kv::BlockId block);
-  [[nodiscard]] Duration sleep_limit() const;
-  void settle();
-  void abort_everything();
 
   backend::Backend& backend_;
   const Clock& clock_;
@@ -166,8 +168,10 @@ class BatchScheduler {
   std::uint64_t next_lease_ = 1;
   backend::StepPlan plan_;
   std::vector<std::pair<EventQueue*, message::StepTokens>> outgoing_;
+  std::vector<std::pair<EventQueue*, message::EngineEvent>> after_tokens_;  // sent after outgoing_
   bool draining_ = false;
   bool drained_sent_ = false;
+  std::atomic<bool> stopping_{false};
   StepAborts step_aborts_;
 };
 

@@ -107,6 +107,13 @@ class Scheduler {
   [[nodiscard]] const Demand& demand(const SequenceKey& key) const {
     return entries_.at(key).demand;
   }
+  // Rows of the sequence in the KV cache; 0 while it waits or is reserved.
+  [[nodiscard]] std::int32_t computed_tokens(const SequenceKey& key) const {
+    return entries_.at(key).computed_tokens;
+  }
+  [[nodiscard]] std::uint32_t reserved_blocks(std::size_t group) const {
+    return reserved_blocks_[group];
+  }
   [[nodiscard]] Counts counts() const;
   [[nodiscard]] bool has_work() const { return !prefilling_.empty() || !decoding_.empty(); }
   [[nodiscard]] const CostModel& cost_model() const { return cost_; }
