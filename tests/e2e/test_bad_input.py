@@ -246,7 +246,11 @@ class PeersTest(E2eCase):
         asked = (nodes.router, nodes.prefill[0])
         wait_until(lambda: any(said(node.client().get("/ready").text) for node in asked), patient(10),
                    "/ready names the dtype and both values")
-        self.assertEqual(nodes.router.client().get("/ready").status, 503)
+        # Each may serve alone, never as a pair.
+        response = nodes.router.client().post(COMPLETIONS, completion([100, 101], max_tokens=2))
+        self.assertEqual(response.status, nodes.router.ready_status())
+        if response.status == 200:
+            self.assertEqual(response.json()["baton"]["path"], "local")
 
 
 class AliveTest(E2eCase):
