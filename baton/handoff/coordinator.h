@@ -10,7 +10,6 @@
 #pragma once
 
 #include "baton/base/bounded_queue.h"
-#include "baton/base/clock.h"
 #include "baton/handoff/options.h"
 #include "baton/handoff/owner.h"
 #include "baton/handoff/stats.h"
@@ -18,6 +17,7 @@
 #include "baton/kv/layout.h"
 #include "baton/message/engine.h"
 #include "baton/message/node.h"
+#include "baton/net/async_clock.h"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -42,7 +42,7 @@ class ServingCoordinator {
   // transport null: a single node without peers. engine null: a router. Both, and the clock, must
   // outlive the coordinator; the engine's thread must have stopped before it is destroyed.
   ServingCoordinator(asio::any_io_executor control, CoordinatorOptions options,
-                     Transport* transport, const EngineLink* engine, const Clock& clock);
+                     Transport* transport, const EngineLink* engine, net::AsyncClock& clock);
   ~ServingCoordinator();
   ServingCoordinator(const ServingCoordinator&) = delete;
   ServingCoordinator& operator=(const ServingCoordinator&) = delete;
@@ -58,7 +58,7 @@ class ServingCoordinator {
   asio::awaitable<void> run_timers();
 
   // Looks at every deadline and sends Beats that are due, by clock.now(). run_timers calls it each
-  // tick_ms; tests on virtual time call it themselves. Thread: control.
+  // tick_ms. Thread: control.
   void tick();
 
   [[nodiscard]] Owner& owner();

@@ -65,6 +65,9 @@ class Leases {
   // Peers without a Beat for lease_ms; they are forgotten here.
   std::vector<NodeId> take_dead(TimePoint now);
 
+  // This process stood still for a while: what came meanwhile is not read yet, so nobody is judged.
+  void forgive(TimePoint now);
+
   // True when Beats are due; the caller then sends beat_for() to each of peers().
   bool take_beat_due(TimePoint now);
   [[nodiscard]] wire::pb::Beat beat_for(const NodeId& peer, const message::NodeLoad& load,

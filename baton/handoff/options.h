@@ -33,8 +33,9 @@ struct CoordinatorOptions {
   // How often deadlines are looked at.
   std::int64_t tick_ms = 50;
 
-  // Sequences that a node holds for owners, and attempts that an owner has under way.
-  std::size_t max_sequences = 4'096;
+  // Sequences that a node holds for owners, and attempts that an owner has under way: half of what
+  // a Beat can list (wire::kMaxHeld), since a node may do both with one peer.
+  std::size_t max_sequences = 2'048;
 };
 
 inline Duration milliseconds(std::int64_t value_ms) { return std::chrono::milliseconds(value_ms); }

@@ -11,13 +11,13 @@
 #include "baton/base/clock.h"
 #include "baton/base/ids.h"
 #include "baton/base/result.h"
-#include "baton/handoff/inbox.h"
 #include "baton/handoff/leases.h"
 #include "baton/handoff/options.h"
 #include "baton/handoff/outbox.h"
 #include "baton/handoff/transport.h"
 #include "baton/message/node.h"
 #include "baton/message/request.h"
+#include "baton/net/async_event.h"
 
 #include <cstdint>
 #include <map>
@@ -77,13 +77,14 @@ class Owner {
   void abort(const NodeId& node, const SequenceKey& key, const Error& reason);
 
   // The next event; nothing once stopped. One waiter. drain() takes what is there, without waiting.
-  asio::awaitable<std::optional<OwnerEvent>> next() { return events_.next(); }
+  asio::awaitable<std::optional<OwnerEvent>> next() { return events_.pop(); }
   std::vector<OwnerEvent> drain();
 
   [[nodiscard]] std::size_t active_attempts() const { return attempts_.size(); }
 
   // ---- for ServingCoordinator only -----------------------------------------------------------
-  void on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens);
+  void on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens,
+                 TimePoint now);
   void on_refused(const NodeId& from, message::Refused refused);
   void on_finished(const NodeId& from, message::Finished finished);
   void on_peer_up(const message::NodeInfo& info);
@@ -99,21 +100,23 @@ class Owner {
   struct Leg {
     NodeId node;
     LegRole role = LegRole::kLocal;
+    bool answered = false;  // it gave a token; a prefill leg's part for us is over then
   };
   struct Attempt {
     std::vector<Leg> legs;  // at most two
   };
 
-  Status add_leg(const NodeId& node, const SequenceKey& key, LegRole role, TimePoint now);
-  void end_attempt(const SequenceKey& key, const NodeId* ended_by, const Error* reason);
-  void end_badly(const NodeId& node, const SequenceKey& key, message::FinishReason reason,
-                 const Error& error);
-  [[nodiscard]] bool has_leg(const NodeId& node, const SequenceKey& key) const;
+  Status add_leg(const NodeId& node, const SequenceKey& key, wire::Control message, LegRole role,
+                 TimePoint now);
+  // Forgets the attempt; with a reason, every leg but the one on `ended_by` gets an Abort.
+  void end_attempt(const SequenceKey& key, const NodeId& ended_by, const Error* reason);
+  Leg* find_leg(const NodeId& node, const SequenceKey& key);
+  bool take_token(const NodeId& from, const message::Token& token, TimePoint now);
 
   const CoordinatorOptions& options_;
   Outbox& outbox_;
   Leases& leases_;
-  Inbox<OwnerEvent> events_;
+  net::AsyncQueue<OwnerEvent> events_;
   std::map<SequenceKey, Attempt> attempts_;  // ordered: all choices of a request lie together
 };
 

@@ -1,0 +1,259 @@
+#include "baton/handoff/coordinator_impl.h"
+
+#include "baton/base/check.h"
+#include "baton/base/log.h"
+#include "baton/handoff/convert.h"
+#include "baton/handoff/send_handoff.h"
+
+#include <limits>
+#include <utility>
+
+namespace baton::handoff {
+namespace {
+
+constexpr std::size_t kInboxCapacity = std::numeric_limits<std::size_t>::max();
+
+}  // namespace
+
+ServingCoordinator::Impl::Impl(asio::any_io_executor control, CoordinatorOptions options,
+                               Transport* transport, const EngineLink* engine,
+                               net::AsyncClock& clock)
+    : executor_(control),
+      options_(std::move(options)),
+      transport_(transport),
+      engine_(engine == nullptr ? std::nullopt : std::optional<EngineLink>(*engine)),
+      layout_(engine == nullptr ? kv::KvLayout{} : engine->layout),
+      clock_(clock),
+      leases_(options_),
+      context_{options_, layout_, *this, leases_, tombstones_, stats_},
+      owner_(control, options_, *this, leases_),
+      active_(context_),
+      table_(layout_,
+             [this](const SequenceKey& key) {
+               // Thread: the transport's; it has stopped before this object goes. The queue wakes
+               // the control thread.
+               decode_inbox_.push_unbounded(ReservationIdle{key});
+             }),
+      prefill_(context_),
+      decode_(context_, table_, active_),
+      prefill_inbox_(control, kInboxCapacity),
+      decode_inbox_(control, kInboxCapacity),
+      tasks_(control),
+      ended_(control),
+      last_tick_(clock.now()) {
+  if (transport_ != nullptr) {
+    transport_->set_bulk_sink(engine_ ? &table_ : nullptr);
+  }
+}
+
+ServingCoordinator::Impl::~Impl() = default;
+
+void ServingCoordinator::Impl::connect() {
+  if (engine_) {
+    engine_->events->set_on_ready([weak = weak_from_this(), executor = executor_] {
+      asio::post(executor, [weak] {
+        if (const auto self = weak.lock()) {
+          self->drain_engine();
+        }
+      });
+    });
+  }
+}
+
+// ---- loops
+// ---------------------------------------------------------------------------------------
+
+asio::awaitable<void> ServingCoordinator::Impl::run() {
+  tasks_.spawn(run_timers());
+  if (transport_ != nullptr) {
+    tasks_.spawn(run_transport());
+  }
+  if (engine_) {
+    tasks_.spawn(run_prefill_role());
+    tasks_.spawn(run_decode_role());
+  }
+  co_await ended_.wait();
+  if (transport_ != nullptr) {
+    co_await transport_->stopped();
+  }
+  tasks_.stop();
+  co_await tasks_.wait_empty();
+}
+
+asio::awaitable<void> ServingCoordinator::Impl::run_transport() {
+  while (true) {
+    auto event = co_await transport_->next();
+    if (!event) {
+      if (!stopping_) {
+        log::error("the transport ended: {}", event.error().message);
+      }
+      co_return;
+    }
+    on_transport(*std::move(event));
+    settle();
+  }
+}
+
+asio::awaitable<void> ServingCoordinator::Impl::run_prefill_role() {
+  while (auto input = co_await prefill_inbox_.pop()) {
+    prefill_.handle(*std::move(input), clock_.now());
+    settle();
+  }
+}
+
+asio::awaitable<void> ServingCoordinator::Impl::run_decode_role() {
+  while (auto input = co_await decode_inbox_.pop()) {
+    decode_.handle(*std::move(input), clock_.now());
+    settle();
+  }
+}
+
+asio::awaitable<void> ServingCoordinator::Impl::run_timers() {
+  while (!prefill_inbox_.closed()) {
+    co_await clock_.sleep_for(milliseconds(options_.tick_ms));
+    tick();
+  }
+}
+
+void ServingCoordinator::Impl::tick() {
+  const TimePoint now = clock_.now();
+  if (now - last_tick_ > milliseconds(options_.lease_ms) / 2) {
+    leases_.forgive(now);
+  }
+  last_tick_ = now;
+  if (transport_ != nullptr && leases_.take_beat_due(now)) {
+    const message::NodeLoad load = engine_ ? engine_->load() : message::NodeLoad{};
+    for (const NodeId& peer : leases_.peers()) {
+      control(peer, SequenceKey{}, leases_.beat_for(peer, load, draining_));
+    }
+  }
+  for (const NodeId& peer : leases_.take_dead(now)) {
+    const Error silent{ErrorCode::kPeerLost,
+                       fmt::format("no Beat from {} for {} ms", peer.value, options_.lease_ms)};
+    log::warn("{}", silent.message);
+    transport_->disconnect(peer, silent);
+    on_peer_down({peer, silent});
+  }
+  for (const LostSequence& lost : leases_.stalled(now)) {
+    on_lost(lost);
+  }
+  tombstones_.expire(now);
+  prefill_.tick(now);
+  decode_.tick(now);
+  settle();
+}
+
+void ServingCoordinator::Impl::begin_drain() {
+  if (!draining_) {
+    draining_ = true;
+    if (engine_) {
+      engine(message::Drain{});
+    }
+  }
+}
+
+bool ServingCoordinator::Impl::idle() const {
+  return prefill_.count() + decode_.count() + active_.count() + owner_.active_attempts() == 0 &&
+         prefill_inbox_.depth() + decode_inbox_.depth() == 0;
+}
+
+void ServingCoordinator::Impl::stop() {
+  if (stopping_) {
+    return;
+  }
+  stopping_ = true;
+  draining_ = true;
+  const TimePoint now = clock_.now();
+  const Error reason{ErrorCode::kUnavailable, "the node is shutting down"};
+  owner_.stop();
+  active_.stop(reason, now);
+  prefill_.stop(reason, now);
+  decode_.stop(reason, now);
+  if (transport_ != nullptr) {
+    transport_->shutdown();
+  }
+  settle();
+}
+
+void ServingCoordinator::Impl::settle() {
+  const auto in_handoff = static_cast<std::int64_t>(prefill_.count() + decode_.count());
+  stats_.active.store(in_handoff, std::memory_order_relaxed);
+  stats_.held.store(in_handoff + static_cast<std::int64_t>(active_.count()),
+                    std::memory_order_relaxed);
+  if (stopping_ && in_handoff == 0) {
+    prefill_inbox_.close();
+    decode_inbox_.close();
+    ended_.set();
+  }
+}
+
+// ---- Outbox
+// --------------------------------------------------------------------------------------
+
+Status ServingCoordinator::Impl::control(const NodeId& to, const SequenceKey& key,
+                                         wire::Control message) {
+  if (to == options_.self) {
+    asio::post(executor_, [weak = weak_from_this(), key, taken = std::move(message)]() mutable {
+      if (const auto self = weak.lock()) {
+        self->on_control(self->options_.self, key, std::move(taken));
+        self->settle();
+      }
+    });
+    return {};
+  }
+  if (transport_ == nullptr) {
+    return fail(ErrorCode::kPeerLost, "this node has no peers");
+  }
+  return transport_->send_control(to, key, std::move(message));
+}
+
+Status ServingCoordinator::Impl::tokens(const NodeId& to, std::uint64_t step,
+                                        std::vector<message::Token> tokens) {
+  if (to != options_.self) {
+    const SequenceKey key = tokens.front().key;
+    return control(to, key, tokens_to_wire(step, tokens));
+  }
+  // Posted like every message to ourselves, so that their order is kept.
+  asio::post(executor_, [weak = weak_from_this(), step, taken = std::move(tokens)]() mutable {
+    if (const auto self = weak.lock()) {
+      self->owner_.on_tokens(self->options_.self, step, std::move(taken), self->clock_.now());
+    }
+  });
+  return {};
+}
+
+bool ServingCoordinator::Impl::engine(message::EngineCommand command) {
+  return engine_ && engine_->post(std::move(command));
+}
+
+void ServingCoordinator::Impl::send_payload(PayloadJob job) {
+  const SequenceKey key = job.key;
+  if (tasks_.spawn(payload_task(std::move(job))).value == 0) {
+    to_prefill(PayloadDone{key, fail(ErrorCode::kUnavailable, "the node is shutting down")});
+  }
+}
+
+asio::awaitable<void> ServingCoordinator::Impl::payload_task(PayloadJob job) {
+  const SequenceKey key = job.key;
+  auto result =
+      co_await send_handoff_payload(*transport_, layout_, std::move(job), stats_.bytes_sent);
+  to_prefill(PayloadDone{key, std::move(result)});
+}
+
+void ServingCoordinator::Impl::send_commit(const NodeId& to, const SequenceKey& key,
+                                           wire::pb::Commit commit) {
+  if (transport_ != nullptr) {
+    tasks_.spawn(commit_task(to, key, std::move(commit)));
+  }
+}
+
+asio::awaitable<void> ServingCoordinator::Impl::commit_task(NodeId to, SequenceKey key,
+                                                            wire::pb::Commit commit) {
+  // Lost: the decode node finds by our Beats that we no longer have the sequence.
+  if (Status sent = co_await transport_->send_commit(std::move(to), key, std::move(commit));
+      !sent) {
+    log::warn("the Commit of {} was not sent: {}", to_string(key), sent.error().message);
+  }
+}
+
+}  // namespace baton::handoff

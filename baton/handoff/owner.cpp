@@ -1,0 +1,203 @@
+#include "baton/handoff/owner.h"
+
+#include "baton/handoff/convert.h"
+#include "baton/handoff/late.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace baton::handoff {
+namespace {
+
+// Bounded by the attempts' budgets of tokens; the number only has to be out of the way.
+constexpr std::size_t kEventCapacity = 1U << 20U;
+
+}  // namespace
+
+Owner::Owner(asio::any_io_executor control, const CoordinatorOptions& options, Outbox& outbox,
+             Leases& leases)
+    : options_(options),
+      outbox_(outbox),
+      leases_(leases),
+      events_(std::move(control), kEventCapacity) {}
+
+Status Owner::send_prefill(const NodeId& node, const message::Submit& submit,
+                           const NodeId& decode_node, TimePoint now) {
+  const LegRole role = decode_node.value.empty() ? LegRole::kLocal : LegRole::kPrefill;
+  wire::pb::Prefill message;
+  BATON_TRY(*message.mutable_request(), request_to_wire(submit));
+  message.set_decode_node(decode_node.value);
+  message.set_reply_to(options_.self.value);
+  return add_leg(node, submit.key, std::move(message), role, now);
+}
+
+Status Owner::send_decode(const NodeId& node, const message::Submit& submit,
+                          const NodeId& prefill_node, TimePoint now) {
+  const LegRole role = prefill_node.value.empty() ? LegRole::kLocal : LegRole::kDecode;
+  wire::pb::Decode message;
+  BATON_TRY(*message.mutable_request(), request_to_wire(submit));
+  message.set_prefill_node(prefill_node.value);
+  message.set_reply_to(options_.self.value);
+  return add_leg(node, submit.key, std::move(message), role, now);
+}
+
+Status Owner::add_leg(const NodeId& node, const SequenceKey& key, wire::Control message,
+                      LegRole role, TimePoint now) {
+  const auto found = attempts_.find(key);
+  if (found == attempts_.end() && attempts_.size() >= options_.max_sequences) {
+    return fail(ErrorCode::kOverloaded, "too many requests are under way");
+  }
+  if (find_leg(node, key) != nullptr ||
+      (found != attempts_.end() && found->second.legs.size() > 1)) {
+    return fail(ErrorCode::kInvalidArgument, "the attempt has this leg already");
+  }
+  BATON_TRY_VOID(outbox_.control(node, key, std::move(message)));
+  attempts_[key].legs.push_back({node, role, false});
+  leases_.watch(node, WatchKind::kOwnedLeg, key, false, options_.delivery_grace_ms, now);
+  if (role != LegRole::kDecode) {
+    // A decode leg rests while the prefill node computes; it must move from its first token on.
+    leases_.expect_progress(node, WatchKind::kOwnedLeg, key, now);
+  }
+  return {};
+}
+
+Owner::Leg* Owner::find_leg(const NodeId& node, const SequenceKey& key) {
+  const auto found = attempts_.find(key);
+  if (found == attempts_.end()) {
+    return nullptr;
+  }
+  auto& legs = found->second.legs;
+  const auto leg =
+      std::find_if(legs.begin(), legs.end(), [&](const Leg& each) { return each.node == node; });
+  return leg == legs.end() ? nullptr : &*leg;
+}
+
+void Owner::end_attempt(const SequenceKey& key, const NodeId& ended_by, const Error* reason) {
+  const auto found = attempts_.find(key);
+  if (found == attempts_.end()) {
+    return;
+  }
+  for (const Leg& leg : found->second.legs) {
+    leases_.unwatch(leg.node, WatchKind::kOwnedLeg, key);
+    if (reason != nullptr && leg.node != ended_by) {
+      outbox_.control(leg.node, key, abort_to_wire(*reason));
+    }
+  }
+  attempts_.erase(found);
+}
+
+void Owner::abort(const SequenceKey& key, const Error& reason) {
+  for (const SequenceKey& named : keys_named_by(attempts_, key)) {
+    end_attempt(named, NodeId{}, &reason);
+  }
+}
+
+void Owner::abort(const NodeId& node, const SequenceKey& key, const Error& reason) {
+  for (const SequenceKey& named : keys_named_by(attempts_, key)) {
+    auto& legs = attempts_.at(named).legs;
+    const auto removed = std::erase_if(legs, [&](const Leg& leg) { return leg.node == node; });
+    if (removed > 0) {
+      leases_.unwatch(node, WatchKind::kOwnedLeg, named);
+      outbox_.control(node, named, abort_to_wire(reason));
+    }
+    if (legs.empty()) {
+      attempts_.erase(named);
+    }
+  }
+}
+
+std::vector<OwnerEvent> Owner::drain() {
+  std::vector<OwnerEvent> events;
+  while (auto event = events_.try_pop()) {
+    events.push_back(*std::move(event));
+  }
+  return events;
+}
+
+bool Owner::take_token(const NodeId& from, const message::Token& token, TimePoint now) {
+  Leg* leg = find_leg(from, token.key);
+  if (leg == nullptr) {
+    return false;
+  }
+  if (leg->role == LegRole::kPrefill) {
+    // It may still be sending KV: it stays listed, but how that ends is the decode node's to tell.
+    leases_.keep_listing_only(from, WatchKind::kOwnedLeg, token.key);
+  } else if (leg->role == LegRole::kDecode) {
+    leases_.expect_progress(from, WatchKind::kOwnedLeg, token.key, now);
+  }
+  leg->answered = true;
+  return true;
+}
+
+void Owner::on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens,
+                      TimePoint now) {
+  std::erase_if(tokens, [&](const message::Token& token) { return !take_token(from, token, now); });
+  if (tokens.empty()) {
+    return;
+  }
+  for (const message::Token& token : tokens) {
+    if (token.finish != message::FinishReason::kNone) {
+      end_attempt(token.key, from, nullptr);
+    }
+  }
+  events_.push_unbounded(NodeTokens{from, step, std::move(tokens)});
+}
+
+void Owner::on_refused(const NodeId& from, message::Refused refused) {
+  if (find_leg(from, refused.key) != nullptr) {
+    end_attempt(refused.key, from, &refused.error);
+    events_.push_unbounded(NodeRefused{from, std::move(refused)});
+  }
+}
+
+void Owner::on_finished(const NodeId& from, message::Finished finished) {
+  if (find_leg(from, finished.key) != nullptr) {
+    end_attempt(finished.key, from, &finished.error);
+    events_.push_unbounded(NodeFinished{from, std::move(finished)});
+  }
+}
+
+void Owner::on_lost(const NodeId& node, const SequenceKey& key, const Error& reason) {
+  if (find_leg(node, key) != nullptr) {
+    end_attempt(key, NodeId{}, &reason);
+    events_.push_unbounded(NodeFinished{node, {key, message::FinishReason::kError, reason}});
+  }
+}
+
+void Owner::on_peer_up(const message::NodeInfo& info) {
+  events_.push_unbounded(message::NodeUp{info});
+}
+
+void Owner::on_peer_down(const NodeId& peer, const Error& reason) {
+  events_.push_unbounded(message::NodeDown{peer, reason.message});
+  std::vector<SequenceKey> lost;
+  for (const auto& [key, attempt] : attempts_) {
+    for (const Leg& leg : attempt.legs) {
+      if (leg.node == peer && !(leg.role == LegRole::kPrefill && leg.answered)) {
+        lost.push_back(key);
+      }
+    }
+  }
+  const Error error{ErrorCode::kPeerLost, "node " + peer.value + " is gone: " + reason.message};
+  for (const SequenceKey& key : lost) {
+    end_attempt(key, peer, &error);
+    events_.push_unbounded(NodeFinished{peer, {key, message::FinishReason::kError, error}});
+  }
+}
+
+void Owner::on_peer_unusable(PeerUnusable unusable) { events_.push_unbounded(std::move(unusable)); }
+
+void Owner::on_load(const NodeId& node, const message::NodeLoad& load, bool draining) {
+  events_.push_unbounded(NodeLoadChanged{node, load, draining});
+}
+
+void Owner::stop() {
+  const Error reason{ErrorCode::kUnavailable, "the owner is shutting down"};
+  while (!attempts_.empty()) {
+    const SequenceKey key = attempts_.begin()->first;
+    end_attempt(key, NodeId{}, &reason);
+  }
+  events_.close();
+}
+
+}  // namespace baton::handoff

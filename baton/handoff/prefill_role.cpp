@@ -1,0 +1,342 @@
+#include "baton/handoff/prefill_role.h"
+
+#include "baton/base/check.h"
+#include "baton/base/log.h"
+#include "baton/handoff/convert.h"
+#include "baton/handoff/tile_plan.h"
+#include "baton/wire/digest.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace baton::handoff {
+
+void PrefillRole::handle(PrefillInput input, TimePoint now) {
+  std::visit([&](auto&& item) { on(std::move(item), now); }, std::move(input));
+}
+
+void PrefillRole::on(PrefillRoleRequest request, TimePoint now) {
+  const SequenceKey key = request.submit.key;
+  if (entries_.contains(key)) {
+    ++context_.stats.stale_messages;
+    return;
+  }
+  Entry entry;
+  entry.decode_node = std::move(request.decode_node);
+  entry.reply_to = std::move(request.reply_to);
+  entry.deadline = now + milliseconds(context_.options.prefill_deadline_ms);
+  entry.link_deadline = now + milliseconds(context_.options.lease_ms);
+  entry.tokens_digest = wire::tokens_digest(request.submit.prompt, request.submit.emitted);
+  if (!context_.outbox.engine(message::PrefillForHandoff{std::move(request.submit)})) {
+    const Error full{ErrorCode::kOverloaded, "the engine's mailbox is full"};
+    context_.outbox.control(entry.reply_to, key, refused_to_wire(true, full));
+    context_.tombstones.add(key, now);
+    return;
+  }
+  context_.leases.watch(entry.reply_to, WatchKind::kOwner, key, true, 0, now);
+  context_.leases.watch(entry.decode_node, WatchKind::kCounterpart, key, false,
+                        context_.options.queue_deadline_ms, now);
+  entries_.emplace(key, std::move(entry));
+  for (GrantInput& grant : kept_.take(key)) {
+    on(std::move(grant), now);
+  }
+}
+
+void PrefillRole::on(GrantInput grant, TimePoint now) {
+  const auto at = entries_.find(grant.key);
+  if (at == entries_.end()) {
+    if (context_.tombstones.covers(grant.key) ||
+        !kept_.keep(grant.key, grant, now + milliseconds(context_.options.queue_deadline_ms))) {
+      ++context_.stats.stale_messages;
+    }
+    return;
+  }
+  Entry& entry = at->second;
+  if (grant.from != entry.decode_node || entry.has_grant) {
+    ++context_.stats.protocol_errors;  // extending a grant: issue 5
+    return;
+  }
+  entry.granted.assign(grant.grant.ranges().begin(), grant.grant.ranges().end());
+  entry.has_grant = true;
+  context_.leases.watch(entry.decode_node, WatchKind::kCounterpart, grant.key, true, 0, now);
+  try_send(at, now);
+}
+
+void PrefillRole::on(message::PrefillDone done, TimePoint now) {
+  const auto at = entries_.find(done.key);
+  if (at == entries_.end()) {
+    context_.outbox.engine(message::Release{done.blocks.lease});
+    return;
+  }
+  Entry& entry = at->second;
+  if (done.first.size() != 1 || entry.state != State::kPrefilling) {
+    BATON_BUG("PrefillDone of {} with {} tokens in state {}", to_string(done.key),
+              done.first.size(), static_cast<int>(entry.state));
+    context_.outbox.engine(message::Release{done.blocks.lease});
+    fail_handoff(at, Error{ErrorCode::kInternal, "the prefill node lost track of the sequence"},
+                 now);
+    return;
+  }
+  entry.first = std::move(done.first);
+  entry.kv_tokens = done.kv_tokens;
+  // Index 0 leaves the moment it exists.
+  context_.outbox.tokens(entry.reply_to, 0, entry.first);
+  if (entry.first.front().finish != message::FinishReason::kNone) {
+    context_.outbox.send_commit(entry.decode_node, at->first, commit_of(entry));
+    end(at, Outcome::kOk, now);
+    return;
+  }
+  entry.blocks = std::move(done.blocks);
+  entry.leased = true;
+  entry.state = State::kAwaitGrant;
+  entry.deadline = now + milliseconds(context_.options.queue_deadline_ms);
+  try_send(at, now);
+}
+
+wire::pb::Commit PrefillRole::commit_of(const Entry& entry) const {
+  wire::pb::Commit commit;
+  commit.set_kv_tokens(entry.kv_tokens);
+  commit.set_tokens_digest(entry.tokens_digest);
+  for (const message::Token& token : entry.first) {
+    *commit.add_first() = token_to_wire(token);
+  }
+  commit.set_cached_tokens(entry.first.front().cached_tokens);
+  commit.set_digest(wire::HandoffDigest().value());  // of no frames, until there are some
+  return commit;
+}
+
+void PrefillRole::try_send(Entries::iterator at, TimePoint now) {
+  Entry& entry = at->second;
+  if (entry.state != State::kAwaitGrant || !entry.has_grant) {
+    return;
+  }
+  Status sound = check_ranges(context_.layout, entry.kv_tokens, entry.granted);
+  if (sound && entry.granted.empty()) {
+    sound = fail(ErrorCode::kProtocol, "a Grant without ranges");
+  }
+  if (!sound) {
+    ++context_.stats.protocol_errors;
+    fail_handoff(at, sound.error(), now);
+    return;
+  }
+  if (!tables_cover(context_.layout, entry.blocks.tables, entry.granted)) {
+    BATON_BUG("the lease of {} lacks blocks", to_string(at->first));
+    fail_handoff(at, Error{ErrorCode::kInternal, "the prefill node lacks KV blocks"}, now);
+    return;
+  }
+  entry.state = State::kSending;
+  entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
+  entry.cancelled = std::make_shared<bool>(false);
+  context_.outbox.send_payload({entry.decode_node, at->first, entry.blocks.tables, entry.granted,
+                                commit_of(entry), entry.cancelled});
+}
+
+void PrefillRole::on(const PayloadDone& done, TimePoint now) {
+  const auto at = entries_.find(done.key);
+  if (at == entries_.end()) {
+    BATON_BUG("a payload of an unknown sequence {} was sent", to_string(done.key));
+    return;
+  }
+  Entry& entry = at->second;
+  if (entry.state == State::kEnding) {
+    erase(at);
+    return;
+  }
+  entry.state = State::kAwaitAck;
+  entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
+  if (!done.result) {
+    fail_handoff(at, done.result.error(), now);
+  } else if (entry.acked) {
+    end(at, Outcome::kOk, now);
+  }
+}
+
+void PrefillRole::on(const AckInput& ack, TimePoint now) {
+  const auto at = entries_.find(ack.key);
+  if (at == entries_.end()) {
+    ++context_.stats.stale_messages;
+    return;
+  }
+  Entry& entry = at->second;
+  if (ack.from != entry.decode_node) {
+    ++context_.stats.protocol_errors;
+  } else if (!ack.ack.all()) {
+    return;  // Acks of ranges: issue 5
+  } else if (entry.state == State::kAwaitAck) {
+    end(at, Outcome::kOk, now);
+  } else if (entry.state == State::kSending) {
+    entry.acked = true;
+  } else {
+    ++context_.stats.protocol_errors;
+  }
+}
+
+void PrefillRole::on(const AbortInput& abort, TimePoint now) {
+  for (const SequenceKey& key : keys_named_by(entries_, abort.key)) {
+    const auto at = entries_.find(key);
+    const Entry& entry = at->second;
+    if (entry.state == State::kEnding) {
+      continue;
+    }
+    if (abort.from && *abort.from == entry.decode_node && entry.decode_node != entry.reply_to) {
+      // The decode node gave up; it tells the owner too, by its own connection.
+      context_.outbox.control(entry.reply_to, key, refused_to_wire(true, abort.reason));
+      end(at, Outcome::kFailed, now);
+    } else if (!abort.from || *abort.from == entry.reply_to) {
+      if (!abort.quiet) {
+        context_.outbox.control(entry.reply_to, key, refused_to_wire(true, abort.reason));
+      }
+      tell_decode_node(at, abort.reason);
+      end(at, Outcome::kAborted, now);
+    } else {
+      ++context_.stats.protocol_errors;
+    }
+  }
+}
+
+void PrefillRole::on(const PeerDown& down, TimePoint now) {
+  std::vector<SequenceKey> keys;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.state != State::kEnding &&
+        (entry.decode_node == down.peer || entry.reply_to == down.peer)) {
+      keys.push_back(key);
+    }
+  }
+  for (const SequenceKey& key : keys) {
+    const auto at = entries_.find(key);
+    if (at->second.reply_to == down.peer) {
+      tell_decode_node(at, Error{ErrorCode::kPeerLost, "the owner is gone"});
+      end(at, Outcome::kAborted, now);
+    } else {
+      lost_counterpart(
+          at,
+          Error{ErrorCode::kPeerLost,
+                fmt::format("the connection to decode node {} broke", down.peer.value)},
+          now);
+    }
+  }
+}
+
+void PrefillRole::on(const LostSequence& lost, TimePoint now) {
+  const auto at = entries_.find(lost.key);
+  if (at == entries_.end() || at->second.state == State::kEnding) {
+    return;
+  }
+  if (lost.kind == WatchKind::kOwner && lost.peer == at->second.reply_to) {
+    tell_decode_node(at, lost.reason);
+    end(at, Outcome::kAborted, now);
+  } else if (lost.kind == WatchKind::kCounterpart && lost.peer == at->second.decode_node) {
+    lost_counterpart(at, lost.reason, now);
+  }
+}
+
+void PrefillRole::lost_counterpart(Entries::iterator at, const Error& reason, TimePoint now) {
+  if (at->second.state == State::kAwaitAck) {
+    // Everything is sent: the decode node has it and runs (the Ack was lost), or tells the owner
+    // itself, or is dead and the owner sees that. Telling it here could end a good stream.
+    end(at, Outcome::kFailed, now);
+  } else {
+    fail_handoff(at, reason, now);
+  }
+}
+
+void PrefillRole::on(const message::Refused& refused, TimePoint now) {
+  const auto at = entries_.find(refused.key);
+  if (at != entries_.end()) {
+    context_.outbox.control(at->second.reply_to, refused.key,
+                            refused_to_wire(refused.later, refused.error));
+    tell_decode_node(at, refused.error);
+    end(at, Outcome::kFailed, now);
+  }
+}
+
+void PrefillRole::on(const message::Finished& finished, TimePoint now) {
+  const auto at = entries_.find(finished.key);
+  if (at != entries_.end()) {
+    context_.outbox.control(at->second.reply_to, finished.key,
+                            finished_to_wire(finished.reason, finished.error));
+    tell_decode_node(at, finished.error);
+    end(at, Outcome::kFailed, now);
+  }
+}
+
+void PrefillRole::fail_handoff(Entries::iterator at, const Error& reason, TimePoint now) {
+  log::warn("handoff {} to {} failed: {}", to_string(at->first), at->second.decode_node.value,
+            reason.message);
+  context_.outbox.control(at->second.reply_to, at->first, refused_to_wire(true, reason));
+  tell_decode_node(at, reason);
+  end(at, Outcome::kFailed, now);
+}
+
+void PrefillRole::tell_decode_node(Entries::iterator at, const Error& reason) {
+  context_.outbox.control(at->second.decode_node, at->first, abort_to_wire(reason));
+}
+
+void PrefillRole::end(Entries::iterator at, Outcome outcome, TimePoint now) {
+  Entry& entry = at->second;
+  if (entry.state == State::kEnding) {
+    return;
+  }
+  record(context_.stats, outcome);
+  context_.leases.unwatch(entry.reply_to, WatchKind::kOwner, at->first);
+  context_.leases.unwatch(entry.decode_node, WatchKind::kCounterpart, at->first);
+  context_.tombstones.add(at->first, now);
+  if (entry.state == State::kSending) {
+    *entry.cancelled = true;
+    entry.state = State::kEnding;  // PayloadDone follows
+    return;
+  }
+  erase(at);
+}
+
+void PrefillRole::erase(Entries::iterator at) {
+  if (at->second.leased) {
+    context_.outbox.engine(message::Release{at->second.blocks.lease});
+  } else if (at->second.first.empty()) {
+    // Still prefilling; a PrefillDone that is under way is answered with a Release.
+    context_.outbox.engine(
+        message::Abort{at->first, Error{ErrorCode::kCancelled, "the handoff has ended"}});
+  }
+  entries_.erase(at);
+}
+
+void PrefillRole::tick(TimePoint now) {
+  kept_.expire(now);
+  std::vector<SequenceKey> late;
+  for (auto& [key, entry] : entries_) {
+    entry.linked = entry.linked || context_.leases.find(entry.decode_node) != nullptr;
+    const bool no_link = !entry.linked && now >= entry.link_deadline;
+    if (entry.state != State::kEnding && (no_link || now >= entry.deadline)) {
+      late.push_back(key);
+    }
+  }
+  for (const SequenceKey& key : late) {
+    const auto at = entries_.find(key);
+    const Entry& entry = at->second;
+    if (!entry.linked) {
+      lost_counterpart(at,
+                       Error{ErrorCode::kPeerLost, fmt::format("no connection to decode node {}",
+                                                               entry.decode_node.value)},
+                       now);
+    } else {
+      const char* what = entry.state == State::kPrefilling   ? "prefill did not end"
+                         : entry.state == State::kAwaitGrant ? "no Grant came"
+                                                             : "the handoff did not end";
+      lost_counterpart(at, Error{ErrorCode::kDeadlineExceeded, fmt::format("{} in time", what)},
+                       now);
+    }
+  }
+}
+
+void PrefillRole::stop(const Error& reason, TimePoint now) {
+  std::vector<SequenceKey> keys;
+  for (const auto& [key, entry] : entries_) {
+    keys.push_back(key);
+  }
+  for (const SequenceKey& key : keys) {
+    on(AbortInput{std::nullopt, key, reason, false}, now);
+  }
+}
+
+}  // namespace baton::handoff

@@ -1,0 +1,110 @@
+// The prefill role as a state machine: events and "now" in, calls of Outbox out. No time, no I/O of
+// its own, so a fault at every frame can be tested. run_prefill_role (coordinator.h) feeds it.
+//
+//   Prefill ─► kPrefilling ── PrefillDone ─► kAwaitGrant ── Grant ─► kSending ─► kAwaitAck ─► done
+//                   │ ended on index 0: Commit(finish) ─► done           │ ended while bytes leave
+//                   └ Refused, Finished ─► done                          └► kEnding ─► done
+//
+// Every state has a deadline, and an Abort, a lost owner or a lost counterpart ends it; the lease
+// on the blocks is given back exactly once, and never while the transport reads from them.
+#pragma once
+
+#include "baton/base/clock.h"
+#include "baton/handoff/role_context.h"
+#include "baton/handoff/transport.h"
+#include "baton/message/engine.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <variant>
+#include <vector>
+
+namespace baton::handoff {
+
+// The work item of a prefill whose KV goes to decode_node.
+struct PrefillRoleRequest {
+  message::Submit submit;
+  NodeId decode_node;
+  NodeId reply_to;  // the owner: gets index 0
+};
+struct GrantInput {
+  NodeId from;
+  SequenceKey key;
+  wire::pb::Grant grant;
+};
+struct AckInput {
+  NodeId from;
+  SequenceKey key;
+  wire::pb::Ack ack;
+};
+// send_handoff_payload came to its end.
+struct PayloadDone {
+  SequenceKey key;
+  Result<PayloadSent> result;
+};
+
+using PrefillInput =
+    std::variant<PrefillRoleRequest, GrantInput, AckInput, AbortInput, PeerDown, LostSequence,
+                 PayloadDone, message::PrefillDone, message::Refused, message::Finished>;
+
+class PrefillRole {
+ public:
+  explicit PrefillRole(const RoleContext& context) : context_(context) {}
+
+  void handle(PrefillInput input, TimePoint now);
+  void tick(TimePoint now);
+
+  [[nodiscard]] bool holds(const SequenceKey& key) const { return entries_.contains(key); }
+  [[nodiscard]] std::size_t count() const { return entries_.size(); }
+  // Ends everything: owners and decode nodes are told. What the transport still reads follows.
+  void stop(const Error& reason, TimePoint now);
+
+ private:
+  enum class State : std::uint8_t { kPrefilling, kAwaitGrant, kSending, kAwaitAck, kEnding };
+  struct Entry {
+    NodeId decode_node;
+    NodeId reply_to;
+    State state = State::kPrefilling;
+    TimePoint deadline{};
+    TimePoint link_deadline{};  // by then there is a connection to decode_node
+    bool linked = false;
+    std::string tokens_digest;
+    std::vector<wire::pb::TileRange> granted;
+    bool has_grant = false;
+    bool acked = false;  // the Ack may overtake the end of our own write
+    message::LeasedBlocks blocks;
+    bool leased = false;
+    std::int32_t kv_tokens = 0;
+    std::vector<message::Token> first;
+    std::shared_ptr<bool> cancelled;  // of the payload being sent
+  };
+  using Entries = std::map<SequenceKey, Entry>;
+
+  void on(PrefillRoleRequest request, TimePoint now);
+  void on(GrantInput grant, TimePoint now);
+  void on(const AckInput& ack, TimePoint now);
+  void on(const AbortInput& abort, TimePoint now);
+  void on(const PeerDown& down, TimePoint now);
+  void on(const LostSequence& lost, TimePoint now);
+  void on(const PayloadDone& done, TimePoint now);
+  void on(message::PrefillDone done, TimePoint now);
+  void on(const message::Refused& refused, TimePoint now);
+  void on(const message::Finished& finished, TimePoint now);
+
+  void try_send(Entries::iterator at, TimePoint now);
+  void lost_counterpart(Entries::iterator at, const Error& reason, TimePoint now);
+  // Tells both others that it failed (later), then ends it.
+  void fail_handoff(Entries::iterator at, const Error& reason, TimePoint now);
+  void tell_decode_node(Entries::iterator at, const Error& reason);
+  // The sequence is over here: gives the lease back, now or when the transport is done with it.
+  void end(Entries::iterator at, Outcome outcome, TimePoint now);
+  void erase(Entries::iterator at);
+  [[nodiscard]] wire::pb::Commit commit_of(const Entry& entry) const;
+
+  RoleContext context_;
+  Entries entries_;
+  KeptMessages<GrantInput> kept_;
+};
+
+}  // namespace baton::handoff
