@@ -15,9 +15,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace baton::api {
+
+class JsonWriter;
 
 // The `baton` object of a response: where it ran.
 struct Served {
@@ -80,19 +83,29 @@ class Answer {
     std::string text;             // whole answer; stays empty in a stream
     std::vector<Emitted> tokens;  // whole answer; in a stream the not yet sent ones
     std::int64_t count = 0;
-    std::size_t text_points = 0;  // code points of the detokenized text so far
-    bool role_sent = false;
-    const char* finish = nullptr;  // "stop", "length", ...
+    std::size_t text_points = 0;   // code points of the detokenized text so far
+    bool opened = false;           // its first chunk is out
+    const char* finish = nullptr;  // "stop", "length", ...; null = goes on
+  };
+  struct Chunk {
+    bool first;  // of its choice
+    std::string_view text;
+    std::vector<Emitted> tokens;
+    const char* finish;
   };
 
-  void write_head(class JsonWriter& json) const;
-  void write_tail(class JsonWriter& json, bool with_baton) const;
-  void write_usage(class JsonWriter& json) const;
-  void write_logprobs(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
-  void write_chat_logprobs(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
-  void write_legacy_logprobs(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
-  void write_token_ids(class JsonWriter& json, const std::vector<Emitted>& tokens) const;
-  void append_chunk(std::string& sse, std::size_t index, std::string_view text, bool first);
+  [[nodiscard]] std::uint64_t kv_bytes() const;
+  void write_head(JsonWriter& json) const;
+  void write_usage(JsonWriter& json) const;
+  void write_origin(JsonWriter& json) const;
+  void write_prompt_ids(JsonWriter& json) const;
+  void write_choice_tail(JsonWriter& json, const std::vector<Emitted>& tokens,
+                         const char* finish) const;
+  void write_chat_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const;
+  void write_legacy_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const;
+  void write_legacy_top(JsonWriter& json, const Emitted& emitted) const;
+  void append_chunks(std::string& sse, std::size_t index, std::string_view text);
+  void append_chunk(std::string& sse, std::size_t index, const Chunk& chunk);
   void append_usage_chunk(std::string& sse) const;
 
   AnswerOptions options_;

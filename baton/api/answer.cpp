@@ -1,0 +1,389 @@
+#include "baton/api/answer.h"
+
+#include "baton/api/json_writer.h"
+#include "baton/http/message.h"
+#include "baton/text/utf8.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace baton::api {
+
+namespace {
+
+// JSON has no infinity, and clients want a number: what vLLM shows for "impossible".
+constexpr float kLeastLogprob = -9999.0F;
+
+const char* finish_name(message::FinishReason reason) {
+  switch (reason) {
+    case message::FinishReason::kNone:
+      return nullptr;
+    case message::FinishReason::kStop:
+      return "stop";
+    case message::FinishReason::kLength:
+      return "length";
+    case message::FinishReason::kAborted:
+      return "abort";
+    case message::FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+void write_logprob(JsonWriter& json, float logprob) {
+  json.real(logprob > kLeastLogprob ? logprob : kLeastLogprob);  // NaN too
+}
+
+void write_baton(JsonWriter& json, const Served& served, std::uint64_t kv_bytes) {
+  json.key("baton").begin_object();
+  json.key("prefill_node").string(served.prefill_node);
+  json.key("decode_node").string(served.decode_node);
+  json.key("path").string(served.split ? "split" : "local");
+  json.key("kv_bytes").unsigned_integer(kv_bytes);
+  json.end_object();
+}
+
+// {"token", "logprob", "bytes"} without the closing brace.
+void write_token(JsonWriter& json, const text::Tokenizer& tokenizer, TokenId token, float logprob) {
+  const std::string_view bytes = tokenizer.token_bytes(token);
+  json.begin_object();
+  json.key("token").string(bytes);
+  json.key("logprob");
+  write_logprob(json, logprob);
+  json.key("bytes").begin_array();
+  for (const char byte : bytes) {
+    json.integer(static_cast<unsigned char>(byte));
+  }
+  json.end_array();
+}
+
+}  // namespace
+
+std::string answer_id(Endpoint endpoint, const RequestId& id) {
+  return (endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + to_string(id);
+}
+
+AnswerOptions answer_options(const GenerationRequest& request, const RequestId& id,
+                             std::int64_t created_s, std::string model, std::int64_t seed,
+                             std::vector<TokenId> prompt) {
+  AnswerOptions options;
+  options.endpoint = request.endpoint;
+  options.id = answer_id(request.endpoint, id);
+  options.created_s = created_s;
+  options.model = std::move(model);
+  options.n = request.n;
+  options.seed = seed;
+  options.stream = request.stream;
+  options.include_usage = request.include_usage;
+  options.logprobs = request.logprobs;
+  options.top_logprobs = std::max(0, request.sampling.top_logprobs);
+  options.return_token_ids = request.return_token_ids;
+  options.prompt_tokens = static_cast<std::int64_t>(prompt.size());
+  if (request.return_token_ids) {
+    options.prompt_token_ids = std::move(prompt);
+  }
+  return options;
+}
+
+Answer::Answer(AnswerOptions options, const text::Tokenizer& tokenizer,
+               std::shared_ptr<const text::StopStrings> stop)
+    : options_(std::move(options)), tokenizer_(&tokenizer) {
+  choices_.reserve(options_.n);
+  for (std::uint32_t choice = 0; choice < options_.n; ++choice) {
+    choices_.push_back(
+        ChoiceState{text::StreamDecoder(tokenizer, stop), {}, {}, 0, 0, false, nullptr});
+  }
+  kv_bytes_.resize(options_.n);
+  open_choices_ = options_.n;
+}
+
+Answer::Step Answer::on_token(const message::Token& token, const Served& served) {
+  Step step;
+  const std::size_t index = token.key.choice.value;
+  if (index >= choices_.size() || choices_[index].finish != nullptr) {
+    return step;  // overrun: appears nowhere
+  }
+  ChoiceState& choice = choices_[index];
+  started_ = true;
+  served_ = served;
+  kv_bytes_[index] = std::max(kv_bytes_[index], served.kv_bytes);
+  if (index == 0 && token.index == 0) {
+    cached_tokens_ = token.cached_tokens;
+  }
+  ++choice.count;
+  choice.tokens.push_back({token.token, token.logprob, token.top, choice.text_points});
+  if (options_.logprobs) {
+    choice.text_points += text::count_code_points(tokenizer_->token_bytes(token.token));
+  }
+
+  text::StreamDecoder::Step decoded;
+  if (token.finish == message::FinishReason::kStop) {
+    choice.decoder.skip();
+  } else {
+    decoded = choice.decoder.feed(token.token);
+  }
+  if (!decoded.stopped && token.finish != message::FinishReason::kNone) {
+    text::StreamDecoder::Step rest = choice.decoder.finish();
+    decoded.text += rest.text;
+    decoded.stopped = rest.stopped;
+  }
+  choice.finish = decoded.stopped ? "stop" : finish_name(token.finish);
+  step.stopped = decoded.stopped && token.finish == message::FinishReason::kNone;
+  if (choice.finish != nullptr) {
+    --open_choices_;
+  }
+  step.complete = open_choices_ == 0;
+  if (options_.stream) {
+    append_chunks(step.sse, index, decoded.text);
+  } else {
+    choice.text += decoded.text;
+  }
+  return step;
+}
+
+std::int64_t Answer::completion_tokens() const {
+  std::int64_t sum = 0;
+  for (const ChoiceState& choice : choices_) {
+    sum += choice.count;
+  }
+  return sum;
+}
+
+std::uint64_t Answer::kv_bytes() const {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t bytes : kv_bytes_) {
+    sum += bytes;
+  }
+  return sum;
+}
+
+// ---- pieces of bodies and chunks
+// -----------------------------------------------------------------
+
+void Answer::write_head(JsonWriter& json) const {
+  const bool chat = options_.endpoint == Endpoint::kChat;
+  json.key("id").string(options_.id);
+  json.key("object").string(!chat             ? "text_completion"
+                            : options_.stream ? "chat.completion.chunk"
+                                              : "chat.completion");
+  json.key("created").integer(options_.created_s);
+  json.key("model").string(options_.model);
+}
+
+void Answer::write_usage(JsonWriter& json) const {
+  const std::int64_t completion = completion_tokens();
+  json.key("usage").begin_object();
+  json.key("prompt_tokens").integer(options_.prompt_tokens);
+  json.key("completion_tokens").integer(completion);
+  json.key("total_tokens").integer(options_.prompt_tokens + completion);
+  json.key("prompt_tokens_details").begin_object();
+  json.key("cached_tokens").integer(cached_tokens_);
+  json.end_object().end_object();
+}
+
+// `seed` and `baton`: of the first and the last chunk, and of a whole body.
+void Answer::write_origin(JsonWriter& json) const {
+  json.key("seed").integer(options_.seed);
+  write_baton(json, served_, kv_bytes());
+}
+
+void Answer::write_chat_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const {
+  json.begin_object().key("content").begin_array();
+  for (const Emitted& emitted : tokens) {
+    write_token(json, *tokenizer_, emitted.token, emitted.logprob);
+    json.key("top_logprobs").begin_array();
+    const auto wanted = static_cast<std::size_t>(options_.top_logprobs);
+    for (std::size_t rank = 0; rank < std::min(wanted, emitted.top.size()); ++rank) {
+      write_token(json, *tokenizer_, emitted.top[rank].token, emitted.top[rank].logprob);
+      json.end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().end_object();
+}
+
+void Answer::write_legacy_top(JsonWriter& json, const Emitted& emitted) const {
+  // An object keyed by text: where two ids have one text, the likelier stays. The token itself is
+  // always in it.
+  std::vector<std::string> seen;
+  json.begin_object();
+  const auto write = [&](TokenId token, float logprob) {
+    std::string name = text::sanitized_utf8(tokenizer_->token_bytes(token));
+    if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
+      return;
+    }
+    json.key(name);
+    write_logprob(json, logprob);
+    seen.push_back(std::move(name));
+  };
+  const auto wanted = static_cast<std::size_t>(options_.top_logprobs);
+  for (std::size_t rank = 0; rank < std::min(wanted, emitted.top.size()); ++rank) {
+    write(emitted.top[rank].token, emitted.top[rank].logprob);
+  }
+  write(emitted.token, emitted.logprob);
+  json.end_object();
+}
+
+void Answer::write_legacy_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const {
+  json.begin_object().key("tokens").begin_array();
+  for (const Emitted& emitted : tokens) {
+    json.string(tokenizer_->token_bytes(emitted.token));
+  }
+  json.end_array().key("token_logprobs").begin_array();
+  for (const Emitted& emitted : tokens) {
+    write_logprob(json, emitted.logprob);
+  }
+  json.end_array().key("top_logprobs").begin_array();
+  for (const Emitted& emitted : tokens) {
+    write_legacy_top(json, emitted);
+  }
+  json.end_array().key("text_offset").begin_array();
+  for (const Emitted& emitted : tokens) {
+    json.integer(static_cast<std::int64_t>(emitted.text_offset));
+  }
+  json.end_array().end_object();
+}
+
+// The fields of a choice that follow its text.
+void Answer::write_choice_tail(JsonWriter& json, const std::vector<Emitted>& tokens,
+                               const char* finish) const {
+  json.key("logprobs");
+  if (!options_.logprobs || (options_.stream && tokens.empty())) {
+    json.null();
+  } else if (options_.endpoint == Endpoint::kChat) {
+    write_chat_logprobs(json, tokens);
+  } else {
+    write_legacy_logprobs(json, tokens);
+  }
+  json.key("finish_reason");
+  finish == nullptr ? json.null() : json.string(finish);
+  if (options_.return_token_ids) {
+    json.key("token_ids").begin_array();
+    for (const Emitted& emitted : tokens) {
+      json.integer(emitted.token);
+    }
+    json.end_array();
+  }
+}
+
+void Answer::write_prompt_ids(JsonWriter& json) const {
+  json.key("prompt_token_ids").begin_array();
+  for (const TokenId id : options_.prompt_token_ids) {
+    json.integer(id);
+  }
+  json.end_array();
+}
+
+// ---- a whole body
+// --------------------------------------------------------------------------------
+
+std::string Answer::body() const {
+  const bool chat = options_.endpoint == Endpoint::kChat;
+  std::string out;
+  JsonWriter json(out);
+  json.begin_object();
+  write_head(json);
+  json.key("choices").begin_array();
+  for (std::size_t index = 0; index < choices_.size(); ++index) {
+    const ChoiceState& choice = choices_[index];
+    json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
+    if (chat) {
+      json.key("message").begin_object();
+      json.key("role").string("assistant");
+      json.key("content").string(choice.text);
+      json.end_object();
+    } else {
+      json.key("text").string(choice.text);
+      if (options_.return_token_ids) {
+        write_prompt_ids(json);
+      }
+    }
+    write_choice_tail(json, choice.tokens, choice.finish);
+    json.end_object();
+  }
+  json.end_array();
+  if (chat && options_.return_token_ids) {
+    write_prompt_ids(json);
+  }
+  write_usage(json);
+  write_origin(json);
+  json.end_object();
+  return out;
+}
+
+// ---- a stream
+// ------------------------------------------------------------------------------------
+
+void Answer::append_chunk(std::string& sse, std::size_t index, const Chunk& chunk) {
+  const bool chat = options_.endpoint == Endpoint::kChat;
+  std::string data;
+  JsonWriter json(data);
+  json.begin_object();
+  write_head(json);
+  json.key("choices").begin_array().begin_object();
+  json.key("index").integer(static_cast<std::int64_t>(index));
+  if (chat) {
+    json.key("delta").begin_object();
+    if (chunk.first) {
+      json.key("role").string("assistant");
+    }
+    if (chunk.finish == nullptr) {
+      json.key("content").string(chunk.text);
+    }
+    json.end_object();
+  } else {
+    json.key("text").string(chunk.text);
+    if (chunk.first && options_.return_token_ids) {
+      write_prompt_ids(json);
+    }
+  }
+  write_choice_tail(json, chunk.tokens, chunk.finish);
+  json.end_object().end_array();
+  if (chat && chunk.first && options_.return_token_ids) {
+    write_prompt_ids(json);
+  }
+  if (chunk.first || chunk.finish != nullptr) {
+    write_origin(json);
+  }
+  json.end_object();
+  http::append_event(sse, data);
+}
+
+// What one token adds to the stream: for chat role, text and end each in a chunk of its own.
+void Answer::append_chunks(std::string& sse, std::size_t index, std::string_view text) {
+  ChoiceState& choice = choices_[index];
+  const bool chat = options_.endpoint == Endpoint::kChat;
+  if (chat && !choice.opened) {
+    choice.opened = true;
+    append_chunk(sse, index, {true, {}, {}, nullptr});
+  }
+  if (!text.empty() || options_.logprobs || options_.return_token_ids) {
+    append_chunk(sse, index, {!choice.opened, text, choice.tokens, nullptr});
+    choice.opened = true;
+  }
+  choice.tokens.clear();
+  if (choice.finish != nullptr) {
+    append_chunk(sse, index, {!choice.opened, {}, {}, choice.finish});
+    choice.opened = true;
+  }
+  if (open_choices_ == 0) {
+    if (options_.include_usage) {
+      append_usage_chunk(sse);
+    }
+    http::append_event(sse, "[DONE]");
+  }
+}
+
+void Answer::append_usage_chunk(std::string& sse) const {
+  std::string data;
+  JsonWriter json(data);
+  json.begin_object();
+  write_head(json);
+  json.key("choices").begin_array().end_array();
+  write_usage(json);
+  write_origin(json);
+  json.end_object();
+  http::append_event(sse, data);
+}
+
+}  // namespace baton::api
