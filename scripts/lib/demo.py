@@ -171,8 +171,9 @@ def ask_cluster(front, alone, together):
 
 def ask_reference(node, asked):
     """One by one, alone on a node that knows nothing of the others."""
+    print("== the single node answers the same questions:", end="", flush=True)
     for number, question in enumerate(asked, 1):
-        print(f"\r== single node answers the same questions: {number}/{len(asked)}", end="", flush=True)
+        print(f" {number}", end="", flush=True)
         kept = (question.token_times, question.served, question.usage)
         try:
             question.reference = question.ask(node, lambda piece: None)
