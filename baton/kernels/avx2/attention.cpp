@@ -9,5 +9,4 @@
 
 namespace baton::kernels::avx2 {
 #include "baton/kernels/vector/attention.inl"
-#include "baton/kernels/vector/exp.inl"
 }  // namespace baton::kernels::avx2

@@ -8,6 +8,5 @@
 #include <utility>
 
 namespace baton::kernels::avx2 {
-#include "baton/kernels/vector/exp.inl"
 #include "baton/kernels/vector/rows.inl"
 }  // namespace baton::kernels::avx2

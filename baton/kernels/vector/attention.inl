@@ -1,9 +1,11 @@
 // Paged attention over sixteen lanes, included by avx2/attention.cpp and avx512/attention.cpp after
-// their simd.h and vector/exp.inl, inside the namespace of the instruction set. Both products put
+// their simd.h, inside the namespace of the instruction set. Both products put
 // one key or one output in a lane; several queries share a loaded tile, which changes no bit.
 //
 // Everything is counted in 4-byte words: a pair of bf16 or one f32. A K plane is [word of
 // head_dim][32 keys], a V plane [word of 32 keys][head_dim].
+#include "baton/kernels/vector/exp.inl"
+
 namespace {
 
 struct Bf16Cache {

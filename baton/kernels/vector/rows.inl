@@ -1,6 +1,8 @@
 // Row functions over sixteen lanes, included by avx2/rows.cpp and avx512/rows.cpp after their
-// simd.h and vector/exp.inl, inside the namespace of the instruction set. Absent lanes of a tail
+// simd.h, inside the namespace of the instruction set. Absent lanes of a tail
 // are +0 in sums and minus infinity in maxima: neither changes a bit.
+#include "baton/kernels/vector/exp.inl"
+
 namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
