@@ -157,6 +157,13 @@ void Owner::on_finished(const NodeId& from, message::Finished finished) {
   }
 }
 
+void Owner::on_abort(const NodeId& from, const SequenceKey& key, const Error& reason) {
+  for (const SequenceKey& named : keys_named_by(attempts_, key)) {
+    // What it could not read, it will not read the next time either.
+    on_refused(from, {named, reason.code != ErrorCode::kProtocol, reason});
+  }
+}
+
 void Owner::on_lost(const NodeId& node, const SequenceKey& key, const Error& reason) {
   if (find_leg(node, key) != nullptr) {
     end_attempt(key, NodeId{}, &reason);

@@ -87,6 +87,8 @@ class Owner {
                  TimePoint now);
   void on_refused(const NodeId& from, message::Refused refused);
   void on_finished(const NodeId& from, message::Finished finished);
+  // A node's Abort: it could not read our message, or gave the sequence up.
+  void on_abort(const NodeId& from, const SequenceKey& key, const Error& reason);
   void on_peer_up(const message::NodeInfo& info);
   void on_peer_down(const NodeId& peer, const Error& reason);
   void on_peer_unusable(PeerUnusable unusable);
