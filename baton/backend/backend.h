@@ -1,7 +1,13 @@
-// The seam between the engine and whatever computes: a plan goes in, tokens come out. A backend owns
-// the bytes of weights and KV; the engine owns the block ids. Called from the engine thread only.
-// A missing backend is a folder (no_cuda/), not an #ifdef.
+// The seam between the engine and whatever computes: a plan goes in, tokens come out. A backend
+// owns the bytes of weights and KV; the engine owns the block ids. Called from the engine thread
+// only. A missing backend is a folder (no_cuda/), not an #ifdef.
 #pragma once
+
+#include "baton/base/clock.h"
+#include "baton/base/ids.h"
+#include "baton/base/result.h"
+#include "baton/kv/layout.h"
+#include "baton/sample/params.h"
 
 #include <atomic>
 #include <cstddef>
@@ -10,12 +16,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "baton/base/clock.h"
-#include "baton/base/ids.h"
-#include "baton/base/result.h"
-#include "baton/kv/layout.h"
-#include "baton/sample/params.h"
 
 namespace baton::backend {
 
@@ -61,7 +61,7 @@ struct StepPlan {
 struct SampledToken {
   std::size_t sequence = 0;  // index into StepPlan::sequences
   TokenId token = 0;
-  float logprob = 0.0F;      // log-softmax of the raw logits
+  float logprob = 0.0F;                        // log-softmax of the raw logits
   std::vector<std::pair<TokenId, float>> top;  // sampling->top_logprobs entries
   std::vector<float> logits;                   // [vocabulary], when keep_logits
 };
@@ -69,7 +69,7 @@ struct SampledToken {
 struct StepResult {
   std::vector<SampledToken> tokens;  // in the order of the plan's sequences
   bool stopped = false;
-  Duration elapsed{};                // of the computation
+  Duration elapsed{};  // of the computation
 };
 
 // Fixed when the backend is made.
@@ -77,11 +77,11 @@ struct BackendInfo {
   kv::KvLayout layout;
   std::vector<std::uint32_t> group_blocks;  // pool size of each group, in blocks
   std::int32_t vocabulary = 0;
-  std::int32_t max_context_tokens = 0;      // of the model
-  std::int32_t max_step_tokens = 0;         // rows that one plan may hold in all
-  std::vector<TokenId> end_tokens;          // EOS, EOT: a sequence ends on them unless ignore_eos
-  std::string exactness_tag;                // see docs/exactness.md
-  std::string model_digest;                 // hex; nodes pair only with equal ones
+  std::int32_t max_context_tokens = 0;  // of the model
+  std::int32_t max_step_tokens = 0;     // rows that one plan may hold in all
+  std::vector<TokenId> end_tokens;      // EOS, EOT: a sequence ends on them unless ignore_eos
+  std::string exactness_tag;            // see docs/exactness.md
+  std::string model_digest;             // hex; nodes pair only with equal ones
 };
 
 struct Ticket {

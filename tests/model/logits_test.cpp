@@ -1,0 +1,139 @@
+// Our logits against references that know nothing of our code: llama.cpp and a float64 forward pass
+// for SmolLM2, transformers for Qwen3. Fixtures and how they were made: tests/fixtures/model/.
+//
+// The tolerance for SmolLM2. Two engines that quantise activations to 8 bits differ from the exact
+// model by rounding noise of one and the same size (step = max |x| / 127 over 32 values, in every
+// matmul), drawn independently as soon as the first rounding falls the other way. So the fixture
+// measures that noise on llama.cpp, e = rms(llama - exact), and ours must be of its size:
+//   - over all prompts together, rms(ours - exact) <= 1.25 rms(llama - exact);
+//   - for each prompt, where noise over correlated logits scatters, at most 3 times the larger of
+//     that prompt's e and the mean e;
+//   - rms(ours - llama) <= rms(ours - exact) + rms(llama - exact) follows (triangle inequality).
+// bf16 KV rounds K, V, Q and weights to 8 bits of mantissa, 2^-9 relative at most: below the noise
+// of 8-bit activations (2^-8 of each block's maximum), so the same bounds hold.
+#include "baton/backend/runner_for_test.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
+
+namespace baton::backend {
+namespace {
+
+const char* const kFolder = "tests/fixtures/model/";  // tests run in the source folder
+constexpr std::size_t kWhole = 1 << 20;
+
+nlohmann::json read_json(const std::string& name) {
+  std::ifstream file(kFolder + name);
+  EXPECT_TRUE(file.good()) << kFolder << name;
+  return nlohmann::json::parse(file);
+}
+
+struct Noise {
+  double squares = 0;
+  double count = 0;
+  void add(double difference) {
+    squares += difference * difference;
+    count += 1;
+  }
+  [[nodiscard]] double rms() const { return std::sqrt(squares / count); }
+};
+
+double log_sum_exp(const std::vector<float>& logits) {
+  const double top = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) {
+    sum += std::exp(logit - top);
+  }
+  return top + std::log(sum);
+}
+
+void compare_smollm2(kv::KvDtype kv_dtype) {
+  CpuBackendOptions options = Runner::options(test_model_path());
+  options.kv_dtype = kv_dtype;
+  Runner runner(options);
+  const nlohmann::json fixture = read_json("smollm2_logits.json");
+  ASSERT_GE(fixture["prompts"].size(), 20U);
+  double mean_noise = 0;
+  for (const auto& prompt : fixture["prompts"]) {
+    mean_noise += prompt["rms_llama_minus_exact"].get<double>() /
+                  static_cast<double>(fixture["prompts"].size());
+  }
+  Noise all_ours;
+  Noise all_llama;
+  for (const auto& prompt : fixture["prompts"]) {
+    const auto tokens = prompt["tokens"].get<std::vector<TokenId>>();
+    const auto exact = prompt["exact"].get<std::vector<double>>();
+    const auto llama = prompt["llama"].get<std::vector<double>>();
+    const auto ids = prompt["ids"].get<std::vector<std::size_t>>();
+    const std::vector<float> logits = runner.logits(tokens, {kWhole});
+    Noise ours_exact;
+    Noise llama_exact;
+    Noise ours_llama;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const double ours = logits[ids[i]];
+      ours_exact.add(ours - exact[i]);
+      llama_exact.add(llama[i] - exact[i]);
+      ours_llama.add(ours - llama[i]);
+      all_ours.add(ours - exact[i]);
+      all_llama.add(llama[i] - exact[i]);
+    }
+    const double bound = 3 * std::max(llama_exact.rms(), mean_noise);
+    EXPECT_LE(ours_exact.rms(), bound) << prompt["tokens"].dump();
+    EXPECT_LE(ours_llama.rms(), bound + llama_exact.rms()) << prompt["tokens"].dump();
+    // log-sum-exp is a mean of logits weighted by probability: it moves no more than they do.
+    EXPECT_NEAR(log_sum_exp(logits), prompt["exact_log_sum_exp"].get<double>(), 2 * bound);
+    std::printf("%4zu tokens: rms ours-exact %.3f, llama-exact %.3f, ours-llama %.3f\n",
+                tokens.size(), ours_exact.rms(), llama_exact.rms(), ours_llama.rms());
+  }
+  std::printf("all prompts: rms ours-exact %.4f, llama-exact %.4f\n", all_ours.rms(),
+              all_llama.rms());
+  EXPECT_LE(all_ours.rms(), 1.25 * all_llama.rms());
+}
+
+TEST(Logits, SmolLm2AgreesWithLlamaCpp) { compare_smollm2(kv::KvDtype::kF32); }
+TEST(Logits, SmolLm2WithBf16CacheAgreesToo) { compare_smollm2(kv::KvDtype::kBf16); }
+
+double largest_qwen3_difference(kv::KvDtype kv_dtype, const std::string& isa) {
+  CpuBackendOptions options = Runner::options(std::string(kFolder) + "qwen3_tiny.gguf");
+  options.kv_dtype = kv_dtype;
+  options.isa = isa;
+  options.kv_memory_bytes = 4ULL << 20;
+  Runner runner(options);
+  const nlohmann::json fixture = read_json("qwen3_tiny_logits.json");
+  double largest = 0;
+  for (const auto& prompt : fixture["prompts"]) {
+    const auto tokens = prompt["tokens"].get<std::vector<TokenId>>();
+    const auto expected = prompt["logits"].get<std::vector<double>>();
+    const std::vector<float> logits = runner.logits(tokens, {64, 32, kWhole});
+    EXPECT_EQ(logits.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      largest = std::max(largest, std::abs(logits[i] - expected[i]));
+    }
+  }
+  std::printf("largest difference: %g\n", largest);
+  return largest;
+}
+
+// F16 weights and an f32 cache leave fp32 rounding only: 2 layers of 7 sums over at most 128
+// products each lose at most 128 * 2^-24 of their size, and logits are of size 4 at most (unit
+// variance): 14 * 128 * 2^-24 * 4 = 4e-4.
+TEST(Logits, Qwen3AgreesWithTransformers) {
+  EXPECT_LE(largest_qwen3_difference(kv::KvDtype::kF32, "auto"), 4e-4);
+}
+TEST(Logits, Qwen3ByScalarCodeAgreesToo) {
+  EXPECT_LE(largest_qwen3_difference(kv::KvDtype::kF32, "ref"), 4e-4);
+}
+// bf16: Q, K, V and weights are each off by at most 2^-9 of their size. Scores of size s move by
+// 2 * 2^-9 * s; with head norms of gain 1 and 32 elements |s| <= sqrt(32) * 1.5 = 8.5, so weights
+// move by at most 3.3 %, and with V's and their own rounding a layer's attention by 3.7 %; two
+// layers, against logits of unit variance: below 0.1 at four standard deviations of a sum over 64
+// elements.
+TEST(Logits, Qwen3WithBf16CacheStaysWithinItsRounding) {
+  EXPECT_LE(largest_qwen3_difference(kv::KvDtype::kBf16, "auto"), 0.1);
+}
+
+}  // namespace
+}  // namespace baton::backend
