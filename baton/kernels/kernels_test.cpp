@@ -113,7 +113,7 @@ TEST_F(Rows, DequantisedValuesAreGgufs) {
   EXPECT_EQ(out[0], -4.0F);
   EXPECT_EQ(out[31], -4.0F);
   EXPECT_EQ(out[15], 3.5F);
-  std::vector<std::byte> bytes(34, static_cast<std::byte>(-128));
+  std::vector<std::byte> bytes(34, std::byte{0x80});
   std::memcpy(bytes.data(), &d, 2);
   dequantize_row(DType::kQ8_0, bytes.data(), 32, out.data());
   EXPECT_EQ(out[17], -64.0F);

@@ -25,7 +25,7 @@ struct RopeParams {
   double base = 10000.0;
   double linear_factor = 1.0;  // positions are divided by it
   // Empty, or [rotated_lanes / 2]: lane pair i turns slower by this factor (Llama 3's rope_freqs).
-  std::vector<float> frequency_factors;
+  std::vector<float> frequency_factors = {};
   float magnitude = 1.0F;  // multiplies cosine and sine (YaRN)
 };
 // angle of (position, i) = position / linear_factor * base^(-2 i / rotated_lanes) / factor[i].
