@@ -235,9 +235,14 @@ struct Pair {
 };
 
 asio::awaitable<void> make_pair(Pair* pair) {
-  auto acceptor = listen(co_await asio::this_coro::executor, HostPort{"127.0.0.1", 0});
+  // Aggregates are named before a co_await: g++ 12 destroys such temporaries twice.
+  const auto executor = co_await asio::this_coro::executor;
+  HostPort address{"127.0.0.1", 0};
+  auto acceptor = listen(executor, address);
   EXPECT_TRUE(acceptor.has_value());
-  auto socket = co_await connect(local_address(*acceptor), seconds(5), {});
+  address = local_address(*acceptor);
+  const SocketOptions options;
+  auto socket = co_await connect(address, seconds(5), options);
   EXPECT_TRUE(socket.has_value()) << (socket ? "" : socket.error().message);
   auto accepted = co_await acceptor->async_accept(asio::use_awaitable);
   pair->client = std::make_unique<TcpStream>(*std::move(socket));
@@ -324,7 +329,8 @@ TEST_F(Sockets, OwnCloseEndsAWaitingRead) {
 }
 
 asio::awaitable<void> try_connect(HostPort address, Status* status) {
-  auto socket = co_await connect(address, seconds(5), {});
+  const SocketOptions options;
+  auto socket = co_await connect(address, seconds(5), options);
   *status = socket ? Status{} : fail(socket.error());
 }
 

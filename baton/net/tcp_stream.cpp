@@ -142,7 +142,7 @@ asio::awaitable<Result<std::size_t>> TcpStream::read_some(std::vector<iovec> int
 
 asio::awaitable<Result<std::size_t>> TcpStream::read_some(std::span<std::byte> into,
                                                           Duration stall) {
-  std::vector<iovec> parts{iovec{into.data(), into.size()}};
+  std::vector<iovec> parts(1, iovec{into.data(), into.size()});
   co_return co_await read_some(std::move(parts), stall);
 }
 

@@ -5,6 +5,7 @@
 #include "baton/wire/validate.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 
 #include <cstring>
 #include <utility>
@@ -27,6 +28,9 @@ constexpr std::size_t kSequenceAt = 40;
 constexpr std::size_t kPayloadBytesAt = 48;
 constexpr std::size_t kReservedAt = 56;
 constexpr std::size_t kHeaderCrcAt = 60;
+
+// Protobuf would print a line for each bad string: a peer must not be able to fill our log.
+[[maybe_unused]] const auto kDefaultLogHandler = google::protobuf::SetLogHandler(nullptr);
 
 template <class Message>
 Result<std::vector<std::byte>> encode_message(FrameType type, const SequenceKey& key,
