@@ -69,7 +69,7 @@ using Commands = std::vector<Command>;
 
 struct RouterOptions {
   bool local_engine = false;  // single node: RunLocal, no peers
-  NodeId self;                // shown in Route when local
+  NodeId self{};              // shown in Route when local
   PolicyKind policy = PolicyKind::kLeastLoaded;
   std::size_t max_active = 1024;   // requests; 429 above
   std::uint32_t max_attempts = 8;  // epochs of one sequence; then the last error is the answer
