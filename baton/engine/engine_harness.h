@@ -56,11 +56,11 @@ class EngineHarness {
     engine.check_integrity();
     EXPECT_EQ(backend.bad_rows_read(), 0U);
     const EngineStats& stats = engine.stats();
-    std::uint64_t ended = 0;
+    std::uint64_t endings = 0;
     for (const auto& count : stats.ended) {
-      ended += count.load();
+      endings += count.load();
     }
-    EXPECT_EQ(ended, stats.accepted.load()) << "every accepted sequence ends in one way";
+    EXPECT_EQ(endings, stats.accepted.load()) << "every accepted sequence ends in one way";
     EXPECT_TRUE(engine.idle());
     for (std::size_t group = 0; group < stats.group_count; ++group) {
       EXPECT_EQ(stats.groups[group].free_blocks.load(), stats.groups[group].total_blocks.load());
