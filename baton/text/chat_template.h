@@ -27,7 +27,7 @@ struct TemplateLimits {
   std::int64_t work_bytes = 256LL << 20;   // bytes that string operations may build in all
   std::int64_t output_bytes = 32LL << 20;  // far above any context in bytes
   std::int64_t range_items = 100'000;      // per range() call
-  int depth = 64;                          // macro calls and nested values
+  int depth = 64;  // macro calls within one another; levels of a list or dict
 };
 // Bound of the source; published templates are below 64 KiB.
 inline constexpr std::size_t kMaxTemplateBytes = 1U << 20;
@@ -50,9 +50,9 @@ class ChatTemplate {
   static Result<ChatTemplate> parse(std::string_view source);
 
   // Errors: kInvalidArgument (raise_exception(), a wrong type, a missing value used as text),
-  // kUnsupported (a filter, test or method that baton does not know, met at run time),
+  // kUnsupported (a method that baton does not know),
   // kPayloadTooLarge (a limit was reached). The message names the template's line.
-  // Thread: any, at the same time; `input` must not be shared with another rendering in progress.
+  // Thread: any, at the same time.
   [[nodiscard]] Result<std::vector<Piece>> render(const TemplateInput& input,
                                                   const TemplateLimits& limits = {}) const;
 

@@ -1,8 +1,8 @@
 // Values of the template language: what a chat template sees (messages, tools, flags) and what its
-// expressions produce. JSON-like, plus undefined, functions and namespaces. Lists and dicts are
-// shared by reference, as in Python; strings carry provenance (text.h). There are no host objects:
-// a template can reach nothing but such values.
-// Build input with string(), list(), dict() and Dict::set. Thread: one at a time per value graph.
+// expressions produce. JSON-like, plus undefined, functions and namespaces. Values are immutable
+// and cheap to copy (shared), but for namespaces, which only the interpreter changes; strings carry
+// provenance (text.h). There are no host objects: a template can reach nothing but such values.
+// Build input bottom up: fill a Dict or List, then dict() or list(). Thread: any, once built.
 #pragma once
 
 #include "baton/text/text.h"
@@ -52,9 +52,8 @@ class Value {
   static Value text(Text value);
   static Value list(List items = {});
   static Value tuple(List items);
-  static Value dict();
   static Value dict(Dict items);
-  static Value name_space();
+  static Value name_space(Dict items);
   static Value function(std::shared_ptr<const Function> function);
 
   [[nodiscard]] Kind kind() const { return kind_; }
@@ -71,8 +70,9 @@ class Value {
   [[nodiscard]] const std::string& as_bytes() const { return as_text().bytes(); }
   [[nodiscard]] std::int64_t as_integer() const;  // bool or int
   [[nodiscard]] double as_real() const;           // bool, int or float
-  [[nodiscard]] List& as_list() const;            // list or tuple; shared
-  [[nodiscard]] Dict& as_dict() const;            // dict or namespace; shared
+  [[nodiscard]] const List& as_list() const;      // list or tuple
+  [[nodiscard]] const Dict& as_dict() const;      // dict or namespace
+  [[nodiscard]] Dict& as_namespace() const;       // shared by all copies of the value
   [[nodiscard]] const Function& as_function() const;
   [[nodiscard]] const std::string& undefined_name() const;
 
@@ -80,9 +80,12 @@ class Value {
   [[nodiscard]] bool truthy() const;
   // Python's type name, for error messages.
   [[nodiscard]] std::string_view type_name() const;
+  // Levels of lists and dicts below this value: 0 for a scalar. A namespace counts as a scalar.
+  [[nodiscard]] int depth() const { return depth_; }
 
  private:
   Kind kind_ = Kind::kUndefined;
+  int depth_ = 0;
   std::variant<std::monostate, bool, std::int64_t, double, std::shared_ptr<const Text>,
                std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<const Function>>
       data_;
@@ -96,7 +99,6 @@ class Dict {
   void set(Text key, Value value);
   void set(std::string key, Value value) { set(Text(std::move(key), false), std::move(value)); }
   [[nodiscard]] const Value* find(std::string_view key) const;
-  bool erase(std::string_view key);
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
   [[nodiscard]] std::size_t count() const { return entries_.size(); }
 
