@@ -15,8 +15,8 @@ namespace baton::kernels::avx512 {
 namespace {
 
 // How many rows share an unpacked weight, and queries a loaded tile: bounded by 32 registers.
-constexpr int kQuantRows = 12;
-constexpr int kPlainRows = 12;
+constexpr int kQuantRows = 8;
+constexpr int kPlainRows = 8;
 constexpr int kScoreRows = 8;
 constexpr int kValueRows = 4;
 constexpr int kValueVectors = 4;

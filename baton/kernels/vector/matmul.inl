@@ -9,7 +9,7 @@ constexpr std::size_t kLanes = kPanelOutputs;
 // Rows whose activations stay in the second-level cache (half of a common 1 MiB) while all panels
 // pass over them.
 constexpr std::size_t kResidentBytes = std::size_t{384} << 10U;
-// Distance of the software prefetch when one row streams through the weights.
+// Distance of the software prefetch: few rows stream through the weights at memory speed.
 constexpr std::size_t kPrefetchBytes = 2048;
 
 struct PanelArgs {
@@ -50,10 +50,8 @@ void quantised_panel(const PanelArgs& args) {
     sums[r] = zero();
   }
   for (std::int64_t block = 0; block < args.k / kQuantBlock; ++block) {
-    if constexpr (kRows == 1) {
-      for (std::size_t line = 0; line < kBlockBytes; line += 64) {
-        prefetch(packed + kPrefetchBytes + line);
-      }
+    for (std::size_t line = 0; line < kBlockBytes; line += 64) {
+      prefetch(packed + kPrefetchBytes + line);
     }
     V dots[kRows];
     if constexpr (kType == DType::kQ8_0) {
@@ -98,9 +96,7 @@ void plain_panel(const PanelArgs& args) {
     sums[r] = zero();
   }
   for (std::size_t i = 0; i < static_cast<std::size_t>(args.k); i += kStep) {
-    if constexpr (kRows == 1) {
-      prefetch(packed + kPrefetchBytes);
-    }
+    prefetch(packed + kPrefetchBytes);
     if constexpr (kType == DType::kBf16) {
       const Pairs w = load_pairs(packed);
 #pragma GCC unroll 16
@@ -174,7 +170,7 @@ void matmul_type(const MatmulArgs& args, std::int64_t first_panel, std::int64_t 
                    args.accumulate};
       at.outputs = at.outputs < kPanelOutputs ? at.outputs : kPanelOutputs;
       for (std::int64_t row = base; row < end;) {
-        // What is left is shared out evenly: 13 rows as 7 + 6, not 12 + 1.
+        // What is left is shared out evenly: 9 rows as 5 + 4, not 8 + 1.
         const std::int64_t left = end - row;
         const std::int64_t passes = (left + kTogether - 1) / kTogether;
         const std::int64_t rows = (left + passes - 1) / passes;
