@@ -6,8 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <unordered_map>
+#include <functional>
 
 namespace baton::backend {
 
@@ -72,62 +73,63 @@ std::vector<std::size_t> step_order(const model::ModelDescription& description) 
   return order;
 }
 
-class Loader {
- public:
-  Loader(const files::GgufFile& file, ThreadPool& pool, std::span<std::byte> arena)
-      : file_(file), pool_(pool), arena_(arena), digest_(file) {}
+// Where each tensor of the file goes in the arena; null for one that is not used.
+using Places = std::vector<std::byte*>;
 
-  // Hashes, copies or packs one tensor, then gives its pages back.
-  void load(std::size_t index) {
-    const files::GgufTensor& tensor = file_.tensors()[index];
-    digest_.add(index);
-    std::byte* target = arena_.data() + used_bytes_;
-    used_bytes_ += arena_bytes(tensor);
-    BATON_CHECK(used_bytes_ <= arena_.size(), "{} of {} bytes", used_bytes_, arena_.size());
-    if (is_vector(tensor)) {
-      std::memcpy(target, tensor.bytes.data(), tensor.bytes.size());
-    } else {
-      const tensor::DType dtype = to_dtype(tensor.type);
-      const auto n = static_cast<std::int64_t>(tensor.dims[1]);
-      const auto k = static_cast<std::int64_t>(tensor.dims[0]);
-      constexpr std::int64_t kGrainPanels = 8;
-      pool_.parallel_for(kernels::panel_count(n), kGrainPanels,
-                         [&](std::int64_t first, std::int64_t last, int /*thread*/) {
-                           kernels::repack(dtype, tensor.bytes.data(), n, k, first, last, target);
-                         });
-    }
-    file_.release_pages(tensor.bytes);
-    placed_.emplace(index, target);
+// A piece stays in a core's L2 between its hash and its repack, and bounds what is resident twice.
+constexpr std::uint64_t kPieceBytes = 512 * 1024;
+
+// Hashes and packs (or copies) one tensor piece by piece, giving the file's pages back on the way.
+files::TensorHash load_tensor(const files::GgufFile& file, const files::GgufTensor& tensor,
+                              std::byte* target) {
+  files::TensorHasher hasher;
+  if (is_vector(tensor)) {
+    hasher.update(tensor.bytes);
+    std::memcpy(target, tensor.bytes.data(), tensor.bytes.size());
+    return hasher.finish();
   }
+  const tensor::DType dtype = to_dtype(tensor.type);
+  const auto n = static_cast<std::int64_t>(tensor.dims[1]);
+  const auto k = static_cast<std::int64_t>(tensor.dims[0]);
+  const std::uint64_t panel_bytes = kernels::kPanelOutputs * tensor::row_bytes(dtype, k);
+  const std::int64_t panels = kernels::panel_count(n);
+  const auto step =
+      static_cast<std::int64_t>(std::max<std::uint64_t>(1, kPieceBytes / panel_bytes));
+  for (std::int64_t first = 0; first < panels; first += step) {
+    const std::int64_t last = std::min(panels, first + step);
+    const std::uint64_t begin = static_cast<std::uint64_t>(first) * panel_bytes;
+    const std::uint64_t end = std::min<std::uint64_t>(
+        tensor.bytes.size(), static_cast<std::uint64_t>(last) * panel_bytes);
+    const auto piece = tensor.bytes.subspan(begin, end - begin);
+    hasher.update(piece);
+    kernels::repack(dtype, tensor.bytes.data(), n, k, first, last, target);
+    file.release_pages(piece);
+  }
+  return hasher.finish();
+}
+
+struct Placer {
+  const Places& places;
 
   [[nodiscard]] const float* vector(const model::TensorRef& ref) const {
-    return reinterpret_cast<const float*>(placed_.at(ref.index));
+    return reinterpret_cast<const float*>(places[ref.index]);
   }
   [[nodiscard]] PackedMatrix matrix(const model::TensorRef& ref) const {
-    return {to_dtype(ref.type), placed_.at(ref.index), ref.rows, ref.columns};
+    return {to_dtype(ref.type), places[ref.index], ref.rows, ref.columns};
   }
-  files::Sha256Digest digest() { return digest_.finish(); }
-
- private:
-  const files::GgufFile& file_;
-  ThreadPool& pool_;
-  std::span<std::byte> arena_;
-  std::uint64_t used_bytes_ = 0;
-  files::ModelDigest digest_;
-  std::unordered_map<std::size_t, const std::byte*> placed_;
 };
 
-CpuLayer place_layer(const Loader& loader, const model::LayerWeights& source) {
+CpuLayer place_layer(const Placer& placer, const model::LayerWeights& source) {
   CpuLayer layer;
-  layer.attn_norm = loader.vector(source.attn_norm);
-  layer.qkv = {loader.matrix(source.attn_q), loader.matrix(source.attn_k),
-               loader.matrix(source.attn_v)};
-  layer.q_norm = source.attn_q_norm ? loader.vector(*source.attn_q_norm) : nullptr;
-  layer.k_norm = source.attn_k_norm ? loader.vector(*source.attn_k_norm) : nullptr;
-  layer.attn_output = loader.matrix(source.attn_output);
-  layer.ffn_norm = loader.vector(source.ffn_norm);
-  layer.gate_up = {loader.matrix(source.ffn_gate), loader.matrix(source.ffn_up)};
-  layer.ffn_down = loader.matrix(source.ffn_down);
+  layer.attn_norm = placer.vector(source.attn_norm);
+  layer.qkv = {placer.matrix(source.attn_q), placer.matrix(source.attn_k),
+               placer.matrix(source.attn_v)};
+  layer.q_norm = source.attn_q_norm ? placer.vector(*source.attn_q_norm) : nullptr;
+  layer.k_norm = source.attn_k_norm ? placer.vector(*source.attn_k_norm) : nullptr;
+  layer.attn_output = placer.matrix(source.attn_output);
+  layer.ffn_norm = placer.vector(source.ffn_norm);
+  layer.gate_up = {placer.matrix(source.ffn_gate), placer.matrix(source.ffn_up)};
+  layer.ffn_down = placer.matrix(source.ffn_down);
   return layer;
 }
 
@@ -160,22 +162,41 @@ Result<CpuWeights> load_weights(const files::GgufFile& file,
   BATON_TRY(const std::uint64_t total_bytes, packed_weight_bytes(file, description));
   CpuWeights weights;
   BATON_TRY(weights.arena, tensor::Buffer::allocate(total_bytes, tensor::PageAdvice::kHuge));
-  Loader loader(file, pool, weights.arena.span());
-  std::uint64_t done_bytes = 0;
-  for (const std::size_t index : step_order(description)) {
-    loader.load(index);
-    done_bytes += arena_bytes(file.tensors()[index]);
-    if (progress) {
-      progress(done_bytes, total_bytes);
-    }
+  std::vector<std::size_t> order = step_order(description);
+  Places places(file.tensors().size(), nullptr);
+  std::byte* next = weights.arena.data();
+  for (const std::size_t index : order) {
+    places[index] = next;
+    next += arena_bytes(file.tensors()[index]);
   }
+  // One thread a tensor, the largest first: an embedding that comes last would keep one busy alone.
+  std::ranges::stable_sort(order, std::greater{},
+                           [&](std::size_t index) { return file.tensors()[index].bytes.size(); });
+  files::ModelDigest digest(file);
+  std::atomic<std::uint64_t> done_bytes{0};
+  pool.parallel_for(static_cast<std::int64_t>(order.size()), 1,
+                    [&](std::int64_t first, std::int64_t last, int thread) {
+                      for (std::int64_t i = first; i < last; ++i) {
+                        const std::size_t index = order[static_cast<std::size_t>(i)];
+                        const files::GgufTensor& tensor = file.tensors()[index];
+                        digest.set(index, load_tensor(file, tensor, places[index]));
+                        done_bytes += arena_bytes(tensor);
+                        if (progress && thread == 0) {
+                          progress(done_bytes, total_bytes);
+                        }
+                      }
+                    });
+  if (progress) {
+    progress(total_bytes, total_bytes);
+  }
+  const Placer placer{places};
   for (const model::LayerWeights& layer : description.layers) {
-    weights.layers.push_back(place_layer(loader, layer));
+    weights.layers.push_back(place_layer(placer, layer));
   }
-  weights.output_norm = loader.vector(description.output_norm);
-  weights.output = loader.matrix(description.output);
-  weights.embedding = loader.matrix(description.token_embedding);
-  weights.model_digest = loader.digest();
+  weights.output_norm = placer.vector(description.output_norm);
+  weights.output = placer.matrix(description.output);
+  weights.embedding = placer.matrix(description.token_embedding);
+  weights.model_digest = digest.finish();
   return weights;
 }
 

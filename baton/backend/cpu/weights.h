@@ -58,7 +58,7 @@ Result<std::uint64_t> packed_weight_bytes(const files::GgufFile& file,
                                           const model::ModelDescription& description);
 
 using WeightProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
-// Errors: kOverloaded when there is no memory. Thread: the pool's owner.
+// Errors: kOverloaded when there is no memory. Thread: the pool's owner; progress is called on it.
 Result<CpuWeights> load_weights(const files::GgufFile& file,
                                 const model::ModelDescription& description, ThreadPool& pool,
                                 const WeightProgress& progress);
