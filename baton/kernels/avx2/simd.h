@@ -14,6 +14,9 @@
 namespace baton::kernels::avx2 {
 namespace {
 
+// Loops over rows are unrolled by pragma throughout: an array of registers that one rolled loop
+// touches lives in memory at -O2, at half the speed.
+//
 // How many rows share an unpacked weight, and queries a loaded tile: bounded by 16 registers.
 constexpr int kQuantRows = 4;
 constexpr int kPlainRows = 4;
@@ -237,6 +240,7 @@ template <int kRows, bool kBiased>
 BATON_INLINE void dot_nibbles(const std::byte* packed, const std::byte* const* x, V* dots) {
   __m256i low_sums[kRows];
   __m256i high_sums[kRows];
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     low_sums[r] = high_sums[r] = _mm256_setzero_si256();
   }
@@ -259,6 +263,7 @@ BATON_INLINE void dot_nibbles(const std::byte* packed, const std::byte* const* x
     }
   }
   const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     __m256i low = _mm256_madd_epi16(low_sums[r], ones);
     __m256i high = _mm256_madd_epi16(high_sums[r], ones);
@@ -276,6 +281,7 @@ template <int kRows>
 BATON_INLINE void dot_bytes(const std::byte* packed, const std::byte* const* x, V* dots) {
   __m256i low_sums[kRows];
   __m256i high_sums[kRows];
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     low_sums[r] = high_sums[r] = _mm256_setzero_si256();
   }
@@ -296,6 +302,7 @@ BATON_INLINE void dot_bytes(const std::byte* packed, const std::byte* const* x, 
       high_sums[r] = _mm256_add_epi32(high_sums[r], _mm256_madd_epi16(high_pairs, ones));
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     dots[r] = {_mm256_cvtepi32_ps(low_sums[r]), _mm256_cvtepi32_ps(high_sums[r])};
   }

@@ -14,6 +14,9 @@
 namespace baton::kernels::avx512 {
 namespace {
 
+// Loops over rows are unrolled by pragma throughout: an array of registers that one rolled loop
+// touches lives in memory at -O2, at half the speed.
+//
 // How many rows share an unpacked weight, and queries a loaded tile: bounded by 32 registers.
 constexpr int kQuantRows = 8;
 constexpr int kPlainRows = 8;
@@ -167,6 +170,7 @@ constexpr std::size_t kValues = 16;
 template <int kRows, bool kBiased>
 BATON_INLINE void dot_nibbles(const std::byte* packed, const std::byte* const* x, V* dots) {
   __m512i sums[kRows];
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     sums[r] = kBiased ? broadcast_word(x[r] + kBias8) : _mm512_setzero_si512();
   }
@@ -185,6 +189,7 @@ BATON_INLINE void dot_nibbles(const std::byte* packed, const std::byte* const* x
       sums[r] = _mm512_dpbusd_epi32(sums[r], high, broadcast_word(x[r] + kValues + 16 + 4 * word));
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     dots[r].v = _mm512_cvtepi32_ps(sums[r]);
   }
@@ -193,6 +198,7 @@ BATON_INLINE void dot_nibbles(const std::byte* packed, const std::byte* const* x
 template <int kRows>
 BATON_INLINE void dot_bytes(const std::byte* packed, const std::byte* const* x, V* dots) {
   __m512i sums[kRows];
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     sums[r] = broadcast_word(x[r] + kBias128);
   }
@@ -204,6 +210,7 @@ BATON_INLINE void dot_bytes(const std::byte* packed, const std::byte* const* x, 
       sums[r] = _mm512_dpbusd_epi32(sums[r], w, broadcast_word(x[r] + kValues + 4 * word));
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     dots[r].v = _mm512_cvtepi32_ps(sums[r]);
   }
