@@ -64,8 +64,17 @@ class ServingCoordinator::Impl final : public Outbox, public std::enable_shared_
 
   asio::awaitable<void> payload_task(PayloadJob job);
   asio::awaitable<void> commit_task(NodeId to, SequenceKey key, wire::pb::Commit commit);
-  void to_prefill(PrefillInput input) { prefill_inbox_.push_unbounded(std::move(input)); }
-  void to_decode(DecodeInput input) { decode_inbox_.push_unbounded(std::move(input)); }
+  // A router has no roles: what is meant for them is dropped.
+  void to_prefill(PrefillInput input) {
+    if (engine_) {
+      prefill_inbox_.push_unbounded(std::move(input));
+    }
+  }
+  void to_decode(DecodeInput input) {
+    if (engine_) {
+      decode_inbox_.push_unbounded(std::move(input));
+    }
+  }
   void settle();  // gauges; ends the loops once everything is over
 
   const asio::any_io_executor executor_;

@@ -1,0 +1,276 @@
+#include "tests/handoff/cluster.h"
+
+#include "baton/handoff/handshake.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <utility>
+
+namespace baton::testing {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::vector<std::string> canonical(const Answer& answer) {
+  std::vector<std::string> lines;
+  for (const message::Token& token : answer.tokens) {
+    std::string line =
+        fmt::format("{}:{}:{:08x}:{}", token.index, token.token,
+                    std::bit_cast<std::uint32_t>(token.logprob), static_cast<int>(token.finish));
+    for (const message::TokenLogprob& top : token.top) {
+      line += fmt::format(" {}:{:08x}", top.token, std::bit_cast<std::uint32_t>(top.logprob));
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+Node::Node(Cluster& cluster, const std::string& name, message::NodeRole role,
+           const NodeSetup* setup)
+    : id{name} {
+  message::NodeInfo info;
+  info.id = id;
+  info.role = role;
+  kv::KvLayout layout;
+  handoff::EngineLink link;
+  if (setup != nullptr) {
+    backend = std::make_unique<FakeBackend>(setup->backend);
+    events = std::make_unique<engine::EventQueue>(1 << 20);
+    engine =
+        std::make_unique<engine::BatchScheduler>(*backend, cluster.clock, setup->engine, *events);
+    layout = backend->info().layout;
+    info.exactness_tag = backend->info().exactness_tag;
+    info.max_context_tokens = backend->info().max_context_tokens;
+    info.pool_tokens = engine->probe_block_geometry().pool_tokens;
+    link.post = [this](message::EngineCommand&& command) {
+      return engine->post(std::move(command));
+    };
+    link.events = events.get();
+    link.layout = layout;
+    link.load = [this] {
+      const engine::EngineStats& stats = engine->stats();
+      return message::NodeLoad{stats.running.load(), stats.waiting.load(),
+                               stats.groups[0].free_blocks.load(),
+                               stats.groups[0].total_blocks.load(), stats.step_count.load()};
+    };
+  }
+  const std::string digest(64, 'a');
+  transport = cluster.network.attach(
+      handoff::make_hello(info, layout, setup != nullptr ? digest : "", digest));
+  handoff::CoordinatorOptions options = cluster.options;
+  options.self = id;
+  coordinator = std::make_unique<handoff::ServingCoordinator>(
+      cluster.context.get_executor(), options, transport.get(), setup != nullptr ? &link : nullptr,
+      cluster.clock);
+  asio::co_spawn(cluster.context, coordinator->run(),
+                 [this](const std::exception_ptr&) { ended = true; });
+}
+
+Cluster::Cluster() {
+  options.queue_deadline_ms = 4'000;
+  options.prefill_deadline_ms = 6'000;
+  options.handoff_deadline_ms = 4'000;
+}
+
+Node& Cluster::add_engine(const std::string& id, message::NodeRole role, const NodeSetup& setup) {
+  return *nodes.emplace(id, std::make_unique<Node>(*this, id, role, &setup)).first->second;
+}
+
+Node& Cluster::add_router(const std::string& id) {
+  return *nodes.emplace(id, std::make_unique<Node>(*this, id, message::NodeRole::kRouter, nullptr))
+              .first->second;
+}
+
+void Cluster::connect_all() {
+  for (auto a = nodes.begin(); a != nodes.end(); ++a) {
+    for (auto b = std::next(a); b != nodes.end(); ++b) {
+      network.heal(a->second->id, b->second->id);
+      network.connect(a->second->id, b->second->id);
+    }
+  }
+  run_for(milliseconds(10));
+}
+
+Cluster::~Cluster() {
+  for (auto& [name, node] : nodes) {
+    node->frozen = false;
+    node->coordinator->stop();
+  }
+  const bool stopped = run_until(
+      [this] {
+        for (const auto& [name, node] : nodes) {
+          if (!node->ended) {
+            return false;
+          }
+        }
+        return true;
+      },
+      seconds(60));
+  EXPECT_TRUE(stopped) << "a coordinator did not stop";
+  for (auto& [name, node] : nodes) {
+    if (node->engine) {
+      node->engine->stop();
+      while (node->engine->run_once()) {
+      }
+      node->engine->check_integrity();
+      EXPECT_TRUE(bad_rows_expected || node->backend->bad_rows_read() == 0) << name;
+    }
+  }
+  bool network_stopped = false;
+  asio::co_spawn(context, network.stop(),
+                 [&](const std::exception_ptr&) { network_stopped = true; });
+  run_until([&] { return network_stopped; }, seconds(1));
+  for (auto& [name, node] : nodes) {
+    node->coordinator.reset();
+    node->transport.reset();
+  }
+}
+
+SequenceKey Cluster::start(Node& router, message::Submit submit, const std::string& p,
+                           const std::string& d) {
+  const SequenceKey key = submit.key;
+  Answer& answer = answers_[key];
+  Status sent;
+  if (!d.empty()) {
+    sent = router.owner().send_decode(NodeId{d}, submit, NodeId{p}, clock.now());
+  }
+  if (sent && !p.empty()) {
+    sent = router.owner().send_prefill(NodeId{p}, submit, NodeId{d}, clock.now());
+  }
+  if (!sent) {
+    router.owner().abort(key, sent.error());
+    answer.error = sent.error();
+    answer.later = true;
+  }
+  return key;
+}
+
+void Cluster::take(Node& router) {
+  for (handoff::OwnerEvent& event : router.owner().drain()) {
+    if (auto* tokens = std::get_if<handoff::NodeTokens>(&event)) {
+      for (message::Token& token : tokens->tokens) {
+        Answer& answer = answers_[token.key];
+        answer.nodes.insert(tokens->node.value);
+        answer.kv_bytes = std::max(answer.kv_bytes, token.kv_bytes);
+        const auto index = static_cast<std::size_t>(token.index);
+        if (index < answer.tokens.size()) {
+          answer.conflicts += answer.tokens[index].token != token.token ? 1 : 0;
+          continue;
+        }
+        if (index > answer.tokens.size()) {  // a Tokens frame was lost: a connection would break
+          answer.error = Error{ErrorCode::kPeerLost, "a token is missing"};
+          router.owner().abort(token.key, *answer.error);
+          continue;
+        }
+        answer.finished = token.finish != message::FinishReason::kNone;
+        answer.tokens.push_back(std::move(token));
+      }
+    } else if (auto* refused = std::get_if<handoff::NodeRefused>(&event)) {
+      Answer& answer = answers_[refused->refused.key];
+      answer.error = refused->refused.error;
+      answer.later = refused->refused.later;
+    } else if (auto* finished = std::get_if<handoff::NodeFinished>(&event)) {
+      answers_[finished->finished.key].error = finished->finished.error;
+    }
+  }
+}
+
+bool Cluster::turn() {
+  context.restart();
+  bool moved = context.poll() > 0;
+  bool stepped = false;
+  for (auto& [name, node] : nodes) {
+    if (node->engine && !node->frozen) {
+      stepped = node->engine->run_once() || stepped;
+    } else if (!node->engine) {
+      take(*node);
+    }
+  }
+  if (stepped) {
+    clock.advance(milliseconds(1));
+  }
+  return moved || stepped;
+}
+
+bool Cluster::run_until(const std::function<bool()>& done, Duration at_most) {
+  const TimePoint end = clock.now() + at_most;
+  while (!done()) {
+    if (turn()) {
+      if (clock.now() >= end) {
+        return done();
+      }
+      continue;
+    }
+    if (clock.now() >= end) {
+      return done();
+    }
+    const auto wake = clock.next_wake();
+    clock.advance_to(wake && *wake < end ? *wake : end);
+  }
+  return true;
+}
+
+bool Cluster::all_ended() const {
+  return std::all_of(answers_.begin(), answers_.end(),
+                     [](const auto& entry) { return entry.second.ended(); });
+}
+
+bool Cluster::all_idle() const {
+  return std::all_of(nodes.begin(), nodes.end(), [](const auto& entry) {
+    const Node& node = *entry.second;
+    if (node.engine) {
+      node.engine->check_integrity();
+    }
+    return node.coordinator->idle() && (!node.engine || node.engine->idle());
+  });
+}
+
+std::string Cluster::leftovers() const {
+  std::string text;
+  for (const auto& [name, node] : nodes) {
+    text += fmt::format("{}: attempts {}, in handoff {}, held {}", name,
+                        node->owner().active_attempts(), node->coordinator->stats().active.load(),
+                        node->coordinator->stats().held.load());
+    if (node->engine) {
+      const engine::EngineStats& stats = node->engine->stats();
+      text += fmt::format(
+          ", running {}, waiting {}, handing off {}, reserved {}, leases {}, blocks {}",
+          stats.running.load(), stats.waiting.load(), stats.handing_off.load(),
+          stats.reserved.load(), stats.leases.load(), stats.groups[0].used_blocks.load());
+    }
+    text += "; ";
+  }
+  return text;
+}
+
+message::Submit make_submit(std::uint64_t seed, std::int32_t prompt_tokens, std::int32_t max_tokens,
+                            float temperature) {
+  message::Submit submit;
+  submit.key.request = {seed, seed * 0x9E3779B97F4A7C15ULL + 1};
+  std::uint64_t state = seed * 0xD1B54A32D192ED03ULL + 7;
+  for (std::int32_t i = 0; i < prompt_tokens; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    submit.prompt.push_back(static_cast<TokenId>(3 + (state >> 33) % 250));
+  }
+  submit.sampling.temperature = temperature;
+  submit.sampling.seed = seed;
+  submit.sampling.top_logprobs = 2;
+  submit.max_tokens = max_tokens;
+  return submit;
+}
+
+std::vector<std::string> single_node_answer(const NodeSetup& setup, const message::Submit& submit) {
+  Cluster cluster;
+  cluster.add_engine("single", message::NodeRole::kSingle, setup);
+  Node& router = cluster.add_router();
+  cluster.connect_all();
+  const SequenceKey key = cluster.start(router, submit, "", "single");
+  EXPECT_TRUE(cluster.run_until([&] { return cluster.answer(key).ended(); }, seconds(120)));
+  EXPECT_TRUE(cluster.answer(key).finished)
+      << (cluster.answer(key).error ? cluster.answer(key).error->message : "");
+  return canonical(cluster.answer(key));
+}
+
+}  // namespace baton::testing
