@@ -4,6 +4,7 @@
 // into the spans of BulkSink::accept, with no copy between. docs/protocol.md is the specification.
 #pragma once
 
+#include "baton/base/clock.h"
 #include "baton/handoff/transport.h"
 #include "baton/net/address.h"
 #include "baton/net/event_loop.h"

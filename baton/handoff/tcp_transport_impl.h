@@ -1,0 +1,119 @@
+// The inside of TcpTransport, private to its source files: tcp_transport.cpp (peers and control
+// connections) and tcp_transport_dial.cpp (listening, dialling, handshakes). Everything here runs
+// on the control loop, except what tcp_transport_bulk.h says about the I/O pool.
+#pragma once
+
+#include "baton/handoff/tcp_connection.h"
+#include "baton/handoff/tcp_transport.h"
+#include "baton/handoff/tcp_transport_bulk.h"
+#include "baton/net/async_clock.h"
+#include "baton/net/task_group.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace baton::handoff {
+
+// Control frames that wait for a peer: one that takes none for so long is closed. Bytes: 16 prompts
+// of the largest size.
+inline constexpr std::size_t kMaxQueuedControlFrames = 8192;
+inline constexpr std::size_t kMaxQueuedControlBytes = std::size_t{16} << 20;
+// Handshakes under way as acceptor, and peers in all: far above any cluster of ours, and what a
+// port scan can cost.
+inline constexpr int kMaxPendingHandshakes = 64;
+inline constexpr std::size_t kMaxPeers = 1024;
+// Bulk connections that one peer may open to us.
+inline constexpr std::size_t kMaxBulkPerPeer = 16;
+// Refusals remembered so that each is reported once.
+inline constexpr std::size_t kMaxRemembered = 256;
+
+// A live, handshaken control connection and what hangs on it.
+struct TcpPeer {
+  TcpPeer(wire::pb::Hello theirs, std::unique_ptr<net::TcpStream> taken, bool we_dialled);
+
+  NodeId id;
+  wire::pb::Hello hello;
+  bool dialled;  // by us
+  std::unique_ptr<net::TcpStream> stream;
+  std::shared_ptr<EventCredit> credit;
+  net::AsyncQueue<std::vector<std::byte>> writes;
+  std::size_t queued_bytes = 0;
+  net::HostPort bulk_address;  // port 0: unknown
+  std::vector<std::shared_ptr<BulkSender>> senders;
+  std::vector<std::weak_ptr<BulkInbound>> inbound;
+};
+
+// What one --peers entry knows.
+struct Dialler {
+  Dialler(net::HostPort where, const asio::any_io_executor& control)
+      : address(std::move(where)), peer_lost(control) {}
+  net::HostPort address;
+  std::optional<NodeId> answered;  // who answered there last
+  std::string last_failure;
+  net::AsyncEvent peer_lost;
+};
+
+class TcpTransport::Impl {
+ public:
+  Impl(asio::any_io_executor control, net::IoPool* io, TcpTransportOptions options);
+  ~Impl();
+
+  Status start();
+  Status send_control(const NodeId& to, const SequenceKey& key, const wire::Control& message);
+  asio::awaitable<Result<BulkSent>> send_bulk(NodeId to, std::shared_ptr<BulkJob> job);
+  void disconnect(const NodeId& peer, const Error& reason);
+  void shutdown();
+  asio::awaitable<void> stopped();
+
+  const asio::any_io_executor control_;
+  net::IoPool* const io_;
+  TcpTransportOptions options_;
+  EventFunnel events_;
+  BulkSink* sink_ = nullptr;
+  std::optional<tcp::acceptor> acceptor_;
+
+ private:
+  // ---- peers (tcp_transport.cpp)
+  std::shared_ptr<TcpPeer> find(const NodeId& id) const;
+  // Makes the connection the live one of that peer.
+  void admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpStream> stream, bool dialled);
+  void lose(std::shared_ptr<TcpPeer> peer, const Error& reason);
+  asio::awaitable<void> read_control(std::shared_ptr<TcpPeer> peer);
+  asio::awaitable<Status> read_control_frame(std::shared_ptr<TcpPeer> peer);
+  asio::awaitable<void> write_control(std::shared_ptr<TcpPeer> peer);
+  std::shared_ptr<BulkSender> pick_sender(TcpPeer* peer);
+  void start_sender(std::shared_ptr<BulkSender> sender, std::size_t loop);
+
+  // ---- connections to be (tcp_transport_dial.cpp)
+  asio::awaitable<void> accept_loop();
+  asio::awaitable<void> greet_inbound(std::unique_ptr<net::TcpStream> stream);
+  asio::awaitable<Result<wire::pb::Hello>> answer_hello(net::TcpStream* stream);
+  std::optional<Mismatch> judge_inbound(const wire::pb::Hello& theirs);
+  void admit_inbound(wire::pb::Hello theirs, std::unique_ptr<net::TcpStream> stream);
+  void admit_bulk(const wire::pb::Hello& theirs, std::unique_ptr<net::TcpStream> stream);
+  asio::awaitable<void> dial_loop(Dialler* dialler);
+  asio::awaitable<Status> dial_once(Dialler* dialler);
+  asio::awaitable<Result<wire::pb::HelloReply>> shake_hands(net::TcpStream* stream,
+                                                            Dialler* dialler);
+  std::optional<Mismatch> judge_answer(const wire::pb::Hello& theirs);
+  void report_unusable(const std::string& address, const std::string& about, const Error& error);
+  [[nodiscard]] bool has_lower_id_than(const wire::pb::Hello& theirs) const;
+
+  net::TaskGroup tasks_;
+  std::vector<std::unique_ptr<net::TaskGroup>> io_tasks_;  // one per loop of the pool, used there
+  std::map<NodeId, std::shared_ptr<TcpPeer>> peers_;
+  std::vector<std::unique_ptr<Dialler>> diallers_;
+  std::multiset<NodeId> pending_inbound_;  // whom we accepted and who has not confirmed yet
+  int pending_handshakes_ = 0;
+  std::map<std::string, std::string> reported_;  // peer -> last refusal
+  std::mt19937_64 random_;                       // jitter only
+  bool started_ = false;
+  bool stopping_ = false;
+};
+
+}  // namespace baton::handoff
