@@ -80,7 +80,8 @@ Result<GenerationRequest> parse(Endpoint endpoint, std::string_view body,
   Draft draft{limits, {}, false, {}, {}, {}};
   draft.out.endpoint = endpoint;
   const std::string_view required = endpoint == Endpoint::kChat ? "messages" : "prompt";
-  for (const auto& [key, value] : root.get_object().value_unsafe()) {
+  const simdjson::dom::object fields = root.get_object().value_unsafe();
+  for (const auto& [key, value] : fields) {
     if (key == required) {
       BATON_TRY_VOID(endpoint == Endpoint::kChat ? read_messages(draft, value)
                                                  : read_prompt(draft, value));
