@@ -165,7 +165,7 @@ class StatementParser : public ExpressionParser {
     statement.kind = StatementKind::kIf;
     for (;;) {
       Branch branch;
-      BATON_TRY(branch.condition, parse_tuple(true, false));
+      BATON_TRY(branch.condition, parse_tuple(false, false));
       BATON_TRY_VOID(end_of_tag());
       BATON_TRY(branch.body, parse_body({"elif", "else", "endif"}));
       statement.branches.push_back(std::move(branch));
