@@ -157,8 +157,7 @@ std::uint64_t Answer::kv_bytes() const {
   return sum;
 }
 
-// ---- pieces of bodies and chunks
-// -----------------------------------------------------------------
+// ---- pieces of bodies and chunks ----
 
 void Answer::write_head(JsonWriter& json) const {
   const bool chat = options_.endpoint == Endpoint::kChat;
@@ -274,8 +273,7 @@ void Answer::write_prompt_ids(JsonWriter& json) const {
   json.end_array();
 }
 
-// ---- a whole body
-// --------------------------------------------------------------------------------
+// ---- a whole body ----
 
 std::string Answer::body() const {
   const bool chat = options_.endpoint == Endpoint::kChat;
@@ -311,8 +309,7 @@ std::string Answer::body() const {
   return out;
 }
 
-// ---- a stream
-// ------------------------------------------------------------------------------------
+// ---- a stream ----
 
 void Answer::append_chunk(std::string& sse, std::size_t index, const Chunk& chunk) {
   const bool chat = options_.endpoint == Endpoint::kChat;

@@ -226,8 +226,7 @@ Status cache_salt(Draft& draft, Json value, const std::string& field) {
   return {};
 }
 
-// ---- known, and not done here
-// ----------------------------------------------------------------------
+// ---- known, and not done here ----
 
 Status refuse(Draft&, Json value, const std::string& field) {
   return asks_for_something(value) ? fail(unsupported(field, "is not supported")) : Status{};

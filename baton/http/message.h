@@ -35,7 +35,7 @@ struct HttpResponse {
 // Splits a request target into path and query, byte for byte.
 void split_target(std::string_view target, std::string& path, std::string& query);
 
-// ---- server-sent events ------------------------------------------------------------------------
+// ---- server-sent events ----
 // Appends one event; `data` must hold no line break (JSON never does). `event` empty = "message".
 void append_event(std::string& out, std::string_view data, std::string_view event = {});
 // Appends a comment line, which clients ignore: keeps proxies from cutting a silent stream.

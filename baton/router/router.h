@@ -31,7 +31,7 @@ struct Route {
   std::uint64_t kv_bytes = 0;  // received by handoff so far
 };
 
-// ---- commands: to be carried out in order -------------------------------------------------------
+// ---- commands: to be carried out in order ----
 // An empty NodeId in `node` below means this process's own engine.
 struct SendPrefill {
   NodeId node;

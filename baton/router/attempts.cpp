@@ -1,0 +1,211 @@
+// Attempts of a sequence: sending it to nodes, losing it, trying again with what was emitted, and
+// the books of who holds what. The rest of Router is in router.cpp.
+#include "baton/router/router.h"
+#include "baton/router/sequence.h"
+
+#include <algorithm>
+
+namespace baton::router {
+
+namespace {
+
+constexpr Duration kMaxBackoff = std::chrono::seconds(1);
+
+}  // namespace
+
+void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
+  sequence.progressed = false;
+  sequence.decode = {};
+  sequence.prefill = {};
+  sequence.ahead.clear();
+  if (options_.local_engine) {
+    ++sequence.submit.key.epoch.value;
+    ++sequence.attempts;
+    sequence.state = Sequence::State::kRunning;
+    sequence.silent_until = now + options_.silence_deadline;
+    sequence.on_local_engine = true;
+    sequence.route = {options_.self, options_.self, false, 0};
+    out.emplace_back(RunLocal{sequence.submit});
+    return;
+  }
+  const auto prompt =
+      static_cast<std::int64_t>(sequence.submit.prompt.size() + sequence.submit.emitted.size());
+  Wish wish;
+  wish.exactness_tag = sequence.submit.emitted.empty() ? std::string() : sequence.exactness_tag;
+  wish.avoid = sequence.avoid;
+  wish.prompt_tokens = prompt;
+  wish.total_tokens =
+      static_cast<std::int64_t>(sequence.submit.prompt.size()) + sequence.submit.max_tokens;
+  const std::optional<Pick> pick = policy_.pick(nodes_, wish);
+  if (!pick) {
+    sequence.state = Sequence::State::kWaiting;
+    sequence.backoff = std::clamp(sequence.backoff * 2, options_.retry_backoff, kMaxBackoff);
+    sequence.retry_at = now + sequence.backoff;
+    return;
+  }
+  if (sequence.submit.key.epoch.value > 0) {
+    count(sequence.submit.emitted.empty() ? stats_->retries : stats_->replays);
+  }
+  ++sequence.submit.key.epoch.value;
+  ++sequence.attempts;
+  sequence.state = Sequence::State::kRunning;
+  sequence.silent_until = now + options_.silence_deadline;
+  sequence.exactness_tag = pick->exactness_tag;
+  send_pair(sequence, *pick, out);
+}
+
+void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {
+  const bool split = !pick.prefill.value.empty() && !pick.decode.value.empty();
+  const NodeId& alone = pick.decode.value.empty() ? pick.prefill : pick.decode;
+  sequence.route = {split ? pick.prefill : alone, split ? pick.decode : alone, split, 0};
+  sequence.prefill = pick.prefill;
+  sequence.decode = pick.decode;
+  for (const NodeId* id : {&pick.prefill, &pick.decode}) {
+    if (cluster::NodeRecord* node = nodes_.find(*id)) {
+      ++node->assigned;
+    }
+  }
+  if (!split) {
+    count(stats_->local_fallbacks);
+  }
+  // The decode node first: its reservation is what the prefill node will wait for.
+  if (!pick.decode.value.empty()) {
+    out.emplace_back(SendDecode{pick.decode, sequence.submit, pick.prefill});
+  }
+  if (!pick.prefill.value.empty()) {
+    out.emplace_back(SendPrefill{pick.prefill, sequence.submit, pick.decode});
+  }
+}
+
+// The current attempt is lost. The next one carries what the client has, so nothing is seen of it.
+void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoint now,
+                   Commands& out) {
+  const RequestId id = sequence.submit.key.request;
+  abort_legs(sequence, why, out);
+  if (sequence.progressed) {
+    sequence.attempts = 0;
+    sequence.avoid.clear();
+    sequence.backoff = {};
+    sequence.wait_deadline = now + options_.queue_deadline;
+  }
+  const bool again =
+      std::find(sequence.avoid.begin(), sequence.avoid.end(), culprit) != sequence.avoid.end();
+  if (!again) {
+    sequence.avoid.push_back(culprit);
+  }
+  // Everybody asked is full and nothing was promised yet: say so at once instead of making a queue.
+  const bool full = again && why.code == ErrorCode::kOverloaded && sequence.submit.emitted.empty();
+  if (options_.local_engine || full || sequence.attempts >= options_.max_attempts) {
+    fail_request(id, std::move(why), out);
+    return;
+  }
+  sequence.last_error = std::move(why);
+  if (!again) {
+    attempt(sequence, now, out);  // another node, or this one once more
+    return;
+  }
+  const Duration hint = std::chrono::milliseconds(sequence.last_error.retry_after_ms);
+  sequence.backoff =
+      std::clamp(std::max(sequence.backoff * 2, hint), options_.retry_backoff, kMaxBackoff);
+  sequence.state = Sequence::State::kWaiting;
+  sequence.retry_at = now + sequence.backoff;
+}
+
+// ---- book-keeping ----
+
+Router::Request* Router::find(RequestId id) {
+  const auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : found->second.get();
+}
+
+// The sequence, if this epoch is the current one and `from` has a leg of it.
+Router::Sequence* Router::find_live(const SequenceKey& key, const NodeId& from) {
+  Request* request = find(key.request);
+  if (request == nullptr || key.choice.value >= request->choices.size()) {
+    return nullptr;
+  }
+  Sequence& sequence = *request->choices[key.choice.value];
+  const bool live =
+      sequence.state == Sequence::State::kRunning && sequence.submit.key.epoch == key.epoch;
+  const bool its_node = from.value.empty() ? sequence.on_local_engine
+                                           : from == sequence.prefill || from == sequence.decode;
+  return live && its_node ? &sequence : nullptr;
+}
+
+std::vector<SequenceKey> Router::keys() const {
+  std::vector<SequenceKey> out;
+  for (const auto& [id, request] : requests_) {
+    for (const auto& sequence : request->choices) {
+      out.push_back(sequence->submit.key);
+    }
+  }
+  return out;
+}
+
+void Router::end_sequence(Sequence& sequence, Commands& out) {
+  const RequestId id = sequence.submit.key.request;
+  close_leg(sequence.prefill);
+  close_leg(sequence.decode);
+  sequence.state = Sequence::State::kEnded;
+  sequence.ahead.clear();
+  Request& request = *find(id);
+  if (--request.open == 0) {
+    out.emplace_back(Done{id});
+    erase(id, End::kCompleted);
+  }
+}
+
+void Router::close_leg(NodeId& leg) {
+  if (leg.value.empty()) {
+    return;
+  }
+  cluster::NodeRecord* node = nodes_.find(leg);
+  if (node != nullptr && node->assigned > 0) {
+    --node->assigned;
+  }
+  leg = {};
+}
+
+// Tells every node that may still hold something of the current attempt, and forgets the legs.
+void Router::abort_legs(Sequence& sequence, const Error& reason, Commands& out) {
+  if (sequence.state != Sequence::State::kRunning) {
+    return;
+  }
+  if (sequence.on_local_engine) {
+    out.emplace_back(SendAbort{NodeId{}, sequence.submit.key, reason});
+  }
+  for (NodeId* leg : {&sequence.decode, &sequence.prefill}) {
+    const cluster::NodeRecord* node = nodes_.find(*leg);
+    if (node != nullptr && node->state != cluster::NodeState::kDown) {
+      out.emplace_back(SendAbort{*leg, sequence.submit.key, reason});
+    }
+    close_leg(*leg);
+  }
+}
+
+void Router::fail_request(RequestId id, Error error, Commands& out) {
+  Request* request = find(id);
+  for (const auto& sequence : request->choices) {
+    abort_legs(*sequence, error, out);
+  }
+  out.emplace_back(Fail{id, std::move(error)});
+  erase(id, End::kFailed);
+}
+
+void Router::erase(RequestId id, End end) {
+  requests_.erase(id);
+  stats_->active.fetch_sub(1, std::memory_order_relaxed);
+  switch (end) {
+    case End::kCompleted:
+      count(stats_->completed);
+      break;
+    case End::kFailed:
+      count(stats_->failed);
+      break;
+    case End::kAborted:
+      count(stats_->aborted);
+      break;
+  }
+}
+
+}  // namespace baton::router
