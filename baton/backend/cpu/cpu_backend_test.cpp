@@ -144,6 +144,26 @@ TEST_F(CpuBackendTest, ScalarCodeHasTheSameBits) {
   EXPECT_TRUE(same_bits(shared().logits(tokens, {kWhole}), ref.logits(tokens, {2, 1})));
 }
 
+// The other way through everything: F16 weights, head norms, rope over halves, a separate output
+// matrix, two query heads per kv head, an f32 cache.
+TEST(Qwen3Fixture, KeepsThePromiseToo) {
+  CpuBackendOptions options = Runner::options("tests/fixtures/model/qwen3_tiny.gguf");
+  options.kv_memory_bytes = 8ULL << 20;
+  for (const kv::KvDtype dtype : {kv::KvDtype::kBf16, kv::KvDtype::kF32}) {
+    options.kv_dtype = dtype;
+    options.isa = "auto";
+    options.threads = 2;
+    Runner two(options);
+    options.threads = 1;
+    options.isa = "ref";
+    Runner ref(options);
+    const auto tokens = random_tokens(301, 11, 256);
+    const auto whole = two.logits(tokens, {kWhole});
+    EXPECT_TRUE(same_bits(whole, two.logits(tokens, {96, 1, 32})));
+    EXPECT_TRUE(same_bits(whole, ref.logits(tokens, {160, 140, 1})));
+  }
+}
+
 TEST_F(CpuBackendTest, B29UsedPoolAnswersAsAFreshOne) {
   CpuBackendOptions options = Runner::options(test_model_path());
   options.kv_memory_bytes = 32ULL << 20;
