@@ -110,6 +110,11 @@ BATON_INLINE V scale_by_power(V p, V shifted) {
   return {scale_half_by_power(p.low, shifted.low), scale_half_by_power(p.high, shifted.high)};
 }
 
+BATON_INLINE bool any_equal(V a, V b) {
+  const __m256 low = _mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ);
+  const __m256 high = _mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ);
+  return _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0;
+}
 BATON_INLINE float first_lane(V a) { return _mm256_cvtss_f32(a.low); }
 
 // The fixed tree: l + (l + 8), (l + 4), (l + 2), (l + 1).

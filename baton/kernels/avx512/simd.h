@@ -75,6 +75,7 @@ BATON_INLINE V scale_by_power(V p, V shifted) {
   return {_mm512_mul_ps(_mm512_mul_ps(p.v, _mm512_castsi512_ps(a)), _mm512_castsi512_ps(b))};
 }
 
+BATON_INLINE bool any_equal(V a, V b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ) != 0; }
 BATON_INLINE float first_lane(V a) { return _mm512_cvtss_f32(a.v); }
 
 // The fixed tree: l + (l + 8), (l + 4), (l + 2), (l + 1).

@@ -29,9 +29,13 @@ struct Bf16Cache {
     store_bf16(reinterpret_cast<std::uint16_t*>(base) + index, a);
   }
   static void round_query(const float* q, std::int64_t dims, std::byte* out) {
-    for (std::int64_t i = 0; i < dims; ++i) {
-      const std::uint16_t bits = f32_to_bf16(q[i]);
-      std::memcpy(out + 2 * i, &bits, sizeof bits);
+    auto* to = reinterpret_cast<std::uint16_t*>(out);
+    std::int64_t i = 0;
+    for (; i + 16 <= dims; i += 16) {
+      store_bf16(to + i, load(q + i));
+    }
+    for (; i < dims; ++i) {
+      to[i] = f32_to_bf16(q[i]);
     }
   }
 };
@@ -437,25 +441,34 @@ void part_of(const AttentionArgs& args, std::int64_t first_row, std::int64_t las
 // ---- writing the cache ----
 
 void write_bf16(const KvWriteArgs& args) {
-  std::uint16_t k[kMaxHeadDim];
-  std::uint16_t v[kMaxHeadDim];
+  alignas(64) std::uint16_t k[kMaxHeadDim];
+  alignas(64) std::uint16_t v[2][kMaxHeadDim];  // of an even token and the odd one after it
   auto* k_words = reinterpret_cast<std::uint32_t*>(args.tile);
-  auto* v_plane =
-      reinterpret_cast<std::uint16_t*>(args.tile + kv_plane_bytes(args.dtype, args.head_dim));
+  std::byte* v_plane = args.tile + kv_plane_bytes(args.dtype, args.head_dim);
   for (std::int64_t token = 0; token < args.tokens; ++token) {
+    const std::int64_t slot = args.first_slot + token;
     Bf16Cache::round_query(args.k + token * args.k_stride, args.head_dim,
                            reinterpret_cast<std::byte*>(k));
     Bf16Cache::round_query(args.v + token * args.v_stride, args.head_dim,
-                           reinterpret_cast<std::byte*>(v));
-    const std::int64_t slot = args.first_slot + token;
+                           reinterpret_cast<std::byte*>(v[slot % 2]));
     for (std::int64_t pair = 0; pair < args.head_dim / 2; ++pair) {
       std::uint32_t word;
       std::memcpy(&word, k + 2 * pair, sizeof word);
       k_words[pair * kTileKeys + slot] = word;
     }
-    std::uint16_t* v_row = v_plane + slot / 2 * 2 * args.head_dim + slot % 2;
-    for (std::int64_t dim = 0; dim < args.head_dim; ++dim) {
-      v_row[2 * dim] = v[dim];
+    if (slot % 2 == 0 && token + 1 < args.tokens) {
+      continue;  // its partner stores both
+    }
+    auto* v_row = reinterpret_cast<std::uint32_t*>(v_plane) + slot / 2 * args.head_dim;
+    if (slot % 2 == 1 && token > 0) {
+      for (std::int64_t dim = 0; dim < args.head_dim; ++dim) {
+        v_row[dim] = v[0][dim] | static_cast<std::uint32_t>(v[1][dim]) << 16U;
+      }
+    } else {
+      auto* halves = reinterpret_cast<std::byte*>(v_row) + slot % 2 * 2;
+      for (std::int64_t dim = 0; dim < args.head_dim; ++dim) {
+        std::memcpy(halves + 4 * dim, &v[slot % 2][dim], sizeof v[0][0]);
+      }
     }
   }
 }

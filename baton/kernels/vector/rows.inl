@@ -40,7 +40,8 @@ void quantise_block(const float* x, std::byte* out) {
   };
   const V low_q = quantise(low);
   const V high_q = quantise(high);
-  ActivationBlock block;
+  // Written in place: a copy through the stack would wait for its own small stores.
+  auto& block = *reinterpret_cast<ActivationBlock*>(out);
   store_int8(block.q, low_q);
   store_int8(block.q + 16, high_q);
   // Integers up to 32 * 127: exact in f32 whatever the order.
@@ -49,7 +50,6 @@ void quantise_block(const float* x, std::byte* out) {
   block.scaled_sum = scale * sum;
   block.minus_8_sums = -8 * static_cast<std::int32_t>(sum);
   block.minus_128_sums = -128 * static_cast<std::int32_t>(sum);
-  std::memcpy(out, &block, sizeof block);
 }
 
 void round_row(const float* x, std::int64_t k, std::byte* out) {
@@ -192,7 +192,11 @@ float sum_exp(const float* x, std::int64_t n, float max) {
 
 std::int64_t argmax(const float* x, std::int64_t n) {
   const float largest = max(x, n);
-  for (std::int64_t i = 0; i < n; ++i) {
+  std::int64_t i = 0;
+  while (i + 16 <= n && !any_equal(load(x + i), set1(largest))) {
+    i += 16;
+  }
+  for (; i < n; ++i) {
     if (x[i] == largest) {
       return i;
     }
