@@ -333,7 +333,6 @@ asio::awaitable<Status> Connection::start_stream(HttpResponse response) {
   }
   keep_alive_ = keep_alive_ && chunked_ && !owner_->draining();
   answer_ = Answer::kStreaming;
-  response.headers.emplace_back("Cache-Control", "no-cache");
   std::string head = head_text(response, false);
   std::string first = std::move(response.body);
   Status status = co_await write_all(std::move(head), {});

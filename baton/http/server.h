@@ -58,8 +58,8 @@ using Handler = std::function<asio::awaitable<void>(HttpRequest request, Respons
 // place for the key check, so that nothing is done, or even read, for a stranger. A response
 // refuses.
 using Gate = std::function<std::optional<HttpResponse>(const HttpRequest& head)>;
-// How to answer what never reaches the handler: malformed (400), too large (413, 431), too slow
-// (408), too many connections (503). Gives the body its shape.
+// How to answer what never reaches the handler: malformed (400), too large (413, 431), too many
+// connections (503). Gives the body its shape. What is too slow is cut without an answer.
 using ErrorPage = std::function<HttpResponse(const Error& error)>;
 
 struct ServerOptions {
@@ -74,7 +74,7 @@ struct ServerOptions {
   Duration idle_timeout = std::chrono::seconds(75);   // keep-alive between requests
   Duration write_timeout = std::chrono::seconds(30);  // one write that makes no end
   Gate gate;                                          // may be empty
-  ErrorPage error_page;                               // may be empty: {"error":{...}} then
+  ErrorPage error_page;                               // may be empty: plain text then
 };
 
 class HttpServer {
