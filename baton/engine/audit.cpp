@@ -51,6 +51,7 @@ void BatchScheduler::publish_gauges() {
   stats_.reserved.store(counts.reserved, kRelaxed);
   stats_.leases.store(static_cast<std::uint32_t>(leases_.size()), kRelaxed);
   stats_.draining.store(draining_, kRelaxed);
+  stats_.last_turn_ns.store(clock_.now().time_since_epoch().count(), kRelaxed);
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     GroupGauges& gauges = stats_.groups[group];
     gauges.total_blocks.store(pools_[group]->total_blocks(), kRelaxed);

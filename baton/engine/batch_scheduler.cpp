@@ -2,6 +2,7 @@
 #include "baton/engine/batch_scheduler.h"
 
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
 #include "baton/base/log.h"
 #include "baton/engine/guards.h"
 
@@ -15,8 +16,8 @@ namespace baton::engine {
 
 namespace {
 
-// Idle sleep: a wake-up an hour costs nothing and bounds what a lost wake-up could cost.
-constexpr Duration kIdleSleep = std::chrono::hours(1);
+// Idle sleep: one wake-up a second costs nothing, and says that the thread is alive.
+constexpr Duration kIdleSleep = std::chrono::seconds(1);
 // How often cancel flags are looked at while no step runs; a tenth of the 100 ms that a cancel may
 // take.
 constexpr Duration kCancelPoll = std::chrono::milliseconds(10);
@@ -114,6 +115,7 @@ void BatchScheduler::stop() {
 
 void BatchScheduler::run() {
   while (!stopping_.load()) {
+    (void)BATON_FAILPOINT("engine.stall");
     cycle(scheduler_.has_work() ? mailbox_.drain() : mailbox_.wait_and_drain(sleep_limit()));
   }
   std::vector<SequenceKey> keys;
@@ -129,6 +131,7 @@ void BatchScheduler::run() {
 bool BatchScheduler::run_once() { return cycle(mailbox_.drain()); }
 
 bool BatchScheduler::cycle(std::vector<message::EngineCommand> commands) {
+  stats_.last_turn_ns.store(clock_.now().time_since_epoch().count(), std::memory_order_relaxed);
   for (message::EngineCommand& command : commands) {
     handle(std::move(command));
   }

@@ -153,7 +153,7 @@ TEST(Handoff, PoisonedKvShows) {
   const auto& reserved = std::get<message::Reserved>(event.at(0));
   copy_tiles(prefill.engine.probe_block_geometry(), done.blocks, decode.probe_block_geometry(),
              reserved.blocks, done.kv_tokens);
-  const kv::KvGroup& shape = decode.probe_block_geometry().layout.groups[0];
+  const kv::KvGroup shape = decode.probe_block_geometry().layout.groups[0];
   std::memset(reserved.blocks.tables[0][0].bytes.data() + shape.plane_tile_bytes(), 0,
               shape.plane_tile_bytes());
   ASSERT_TRUE(decode.ingest_handoff_as_active({submit.key, done.first, 0}));

@@ -73,6 +73,7 @@ TEST(EngineThread, SleepsWakesAndStops) {
               testing::FakeBackend::reference(RunningEngine::options(), submit.prompt,
                                               submit.sampling, Choice{0}, 12));
   }
+  EXPECT_GT(node.engine.stats().last_turn_ns.load(), 0);
   node.stop();
   EXPECT_FALSE(node.engine.post(message::RunLocally{submit_of(9, 40, 12)}));
   node.engine.check_integrity();

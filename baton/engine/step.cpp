@@ -1,5 +1,6 @@
 // One step: admission, the plan, the backend, its tokens.
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
 #include "baton/engine/batch_scheduler.h"
 
 #include <algorithm>
@@ -49,6 +50,7 @@ bool BatchScheduler::step() {
     keys.push_back(item.key);
   }
   step_aborts_.begin(std::move(keys));
+  static_cast<void>(BATON_FAILPOINT("engine.step"));  // sleep or kill: a stuck engine, a dead node
   backend::StepResult result = backend_.collect(backend_.launch(plan_));
   step_aborts_.end();
   stats_.step_count.fetch_add(1, std::memory_order_relaxed);
