@@ -130,6 +130,7 @@ Result<std::unique_ptr<Backend>> CpuBackend::make(
       std::min<std::int64_t>(context, std::int64_t{plan.blocks} * info.layout.block_tokens));
   info.max_step_tokens = options.max_step_tokens;
   info.end_tokens = config.end_tokens;
+  info.model_digest = files::to_hex(backend->weights_.model_digest);
   info.exactness_tag = exactness_tag(config, backend->weights_.model_digest, options.kv_dtype);
   BATON_TRY(backend->memory_, KvMemory::allocate(info.layout, info.group_blocks));
   BATON_TRY(backend->forward_,

@@ -79,6 +79,9 @@ void Forward::lay_out_attention(std::span<const Span> spans) {
     rows_per_task = std::max(group_, rows_per_task / 2);
   }
   const bool split = pool_.threads() > 1 && count_tasks() < wanted;
+  // Three heads on two threads: the last one goes row by row, so that both end together.
+  const bool uneven =
+      pool_.threads() > 1 && count_tasks() < wanted && count_tasks() % pool_.threads() != 0;
   const auto space = static_cast<std::int64_t>(partials_.as<float>().size()) /
                      kernels::attention_partial_floats(config_.head_dim);
   std::int64_t partial_rows = 0;
@@ -91,11 +94,11 @@ void Forward::lay_out_attention(std::span<const Span> spans) {
       add_split_tasks(index, rows, partial_rows);
       continue;
     }
-    const std::int64_t pieces = (rows + rows_per_task - 1) / rows_per_task;
-    for (std::int64_t piece = pieces; piece-- > 0;) {
-      for (std::int64_t head = 0; head < config_.kv_heads; ++head) {
-        tasks_.push_back({index, head, piece * rows_per_task,
-                          std::min(rows, (piece + 1) * rows_per_task), -1, 0, nullptr});
+    for (std::int64_t head = 0; head < config_.kv_heads; ++head) {
+      const std::int64_t step = uneven && head + 1 == config_.kv_heads ? 1 : rows_per_task;
+      for (std::int64_t last = rows; last > 0; last -= std::min(step, last)) {
+        tasks_.push_back(
+            {index, head, std::max<std::int64_t>(0, last - step), last, -1, 0, nullptr});
       }
     }
   }
