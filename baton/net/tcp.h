@@ -65,6 +65,8 @@ class TcpStream {
   void close();
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] const std::string& peer() const { return peer_; }
+  [[nodiscard]] asio::any_io_executor executor() const;
+  [[nodiscard]] HostPort remote_address() const;  // empty when the peer is gone
   // Gives the socket up, for another executor. No operation may be under way. Not open on failure.
   tcp::socket release_to(const asio::any_io_executor& executor);
 

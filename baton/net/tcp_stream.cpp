@@ -223,6 +223,14 @@ void TcpStream::close() { state_->close(); }
 
 bool TcpStream::is_open() const { return state_->socket.is_open(); }
 
+asio::any_io_executor TcpStream::executor() const { return state_->socket.get_executor(); }
+
+HostPort TcpStream::remote_address() const {
+  boost::system::error_code error;
+  const tcp::endpoint remote = state_->socket.remote_endpoint(error);
+  return error ? HostPort{} : HostPort{remote.address().to_string(), remote.port()};
+}
+
 tcp::socket TcpStream::release_to(const asio::any_io_executor& executor) {
   boost::system::error_code error;
   const tcp::endpoint local = state_->socket.local_endpoint(error);
