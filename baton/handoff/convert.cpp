@@ -1,6 +1,7 @@
 #include "baton/handoff/convert.h"
 
 #include "baton/wire/limits.h"
+#include "baton/wire/validate.h"
 
 #include <fmt/format.h>
 
@@ -113,6 +114,9 @@ Result<pb::Request> request_to_wire(const message::Submit& submit) {
                 fmt::format("the request takes {} bytes between nodes, more than the limit of {}",
                             request.ByteSizeLong(), kMaxRequestBytes),
                 "prompt");
+  }
+  if (Status valid = wire::validate(request); !valid) {
+    return fail(ErrorCode::kInvalidArgument, std::move(valid).error().message);
   }
   return request;
 }

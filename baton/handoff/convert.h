@@ -17,7 +17,7 @@ namespace baton::handoff {
 inline constexpr std::size_t kMaxRequestBytes = (1U << 20U) - 4096;
 inline constexpr std::size_t kMaxReasonBytes = 1'024;  // of a peer's text, for logs and clients
 
-// Errors: kContextTooLong (over kMaxRequestBytes).
+// Errors: kContextTooLong (over kMaxRequestBytes), kInvalidArgument (over the wire's limits).
 Result<wire::pb::Request> request_to_wire(const message::Submit& submit);
 // Errors: kProtocol or kInvalidArgument, naming the field.
 Result<message::Submit> request_from_wire(const SequenceKey& key, const wire::pb::Request& request);

@@ -83,13 +83,14 @@ TEST(cancel, B03_the_client_leaves_between_the_legs) {
 
 // B44: 20 streams closed at one moment, then no traffic: gauges are idle, ends add up.
 TEST(cancel, B44_gauges_after_everyone_left) {
-  Trio trio;
+  Trio trio(setup(256), setup(256));
   for (std::uint64_t i = 0; i < 20; ++i) {
     message::Submit submit = make_submit(200 + i, 40, 60);
     submit.ignore_eos = true;
     trio.cluster.start(*trio.router, submit, "p", "d");
   }
-  trio.cluster.run_until([&] { return trio.d->engine->stats().running.load() >= 20; }, seconds(20));
+  ASSERT_TRUE(trio.cluster.run_until([&] { return trio.d->engine->stats().running.load() >= 20; },
+                                     seconds(20)));
   for (const auto& [key, answer] : trio.cluster.answers()) {
     trio.router->owner().abort(key, kGone);
   }

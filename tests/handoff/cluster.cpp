@@ -142,7 +142,7 @@ SequenceKey Cluster::start(Node& router, message::Submit submit, const std::stri
   if (!sent) {
     router.owner().abort(key, sent.error());
     answer.error = sent.error();
-    answer.later = true;
+    answer.later = sent.error().code != ErrorCode::kInvalidArgument;
   }
   return key;
 }

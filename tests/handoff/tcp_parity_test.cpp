@@ -1,0 +1,189 @@
+// The seed's parity test: a prefill node and a decode node, each its own engine, thread and
+// process- like set of loops, joined by real TCP over loopback; the stream is identical to a single
+// node's.
+#include "baton/handoff/handshake.h"
+#include "baton/handoff/tcp_transport.h"
+#include "baton/net/event_loop.h"
+
+#include <boost/asio/use_future.hpp>
+#include <gtest/gtest.h>
+
+#include "tests/handoff/cluster.h"
+#include <future>
+#include <thread>
+
+namespace baton::testing {
+namespace {
+
+using message::NodeRole;
+
+NodeSetup setup(std::int32_t block_tokens) {
+  NodeSetup result;
+  result.backend.block_tokens = block_tokens;
+  result.backend.max_step_tokens = 128;
+  result.backend.groups[0] = {6, 4, 64, static_cast<std::uint32_t>(16'384 / block_tokens)};
+  return result;
+}
+
+class TcpNode {
+ public:
+  TcpNode(const std::string& id, NodeRole role, const NodeSetup* setup,
+          std::vector<net::HostPort> peers) {
+    message::NodeInfo info;
+    info.id = NodeId{id};
+    info.role = role;
+    handoff::EngineLink link;
+    if (setup != nullptr) {
+      backend_ = std::make_unique<FakeBackend>(setup->backend);
+      engine_ = std::make_unique<engine::BatchScheduler>(*backend_, clock_, setup->engine, events_);
+      info.exactness_tag = backend_->info().exactness_tag;
+      info.max_context_tokens = backend_->info().max_context_tokens;
+      link.post = [this](message::EngineCommand&& command) {
+        return engine_->post(std::move(command));
+      };
+      link.events = &events_;
+      link.layout = backend_->info().layout;
+      link.load = [this] {
+        message::NodeLoad load;
+        load.step_count = engine_->stats().step_count;
+        return load;
+      };
+    }
+    const std::string digest(64, 'a');
+    handoff::TcpTransportOptions options;
+    options.hello = handoff::make_hello(info, link.layout, setup != nullptr ? digest : "", digest);
+    options.peers = std::move(peers);
+    if (setup != nullptr) {
+      options.serving_bind = net::HostPort{"127.0.0.1", 0};
+    }
+    transport_ =
+        std::make_unique<handoff::TcpTransport>(control_.executor(), &io_, std::move(options));
+    handoff::CoordinatorOptions coordinator;
+    coordinator.self = info.id;
+    coordinator_ = std::make_unique<handoff::ServingCoordinator>(
+        control_.executor(), coordinator, transport_.get(), setup != nullptr ? &link : nullptr,
+        clock_);
+    const Status started = transport_->start();
+    EXPECT_TRUE(started.has_value());
+    ran_ = asio::co_spawn(control_.executor(), coordinator_->run(), asio::use_future);
+    if (engine_) {
+      thread_ = std::thread([this] { engine_->run(); });
+    }
+  }
+
+  ~TcpNode() {
+    asio::post(control_.executor(), [this] { coordinator_->stop(); });
+    ran_.get();
+    if (engine_) {
+      engine_->stop();
+      thread_.join();
+      engine_->check_integrity();
+      EXPECT_EQ(backend_->bad_rows_read(), 0U);
+    }
+    control_.stop();
+    coordinator_.reset();
+    transport_.reset();
+  }
+
+  [[nodiscard]] net::HostPort address() const { return transport_->serving_address(); }
+  handoff::Owner& owner() { return coordinator_->owner(); }
+  const engine::EngineStats& stats() { return engine_->stats(); }
+  const handoff::HandoffStats& handoffs() { return coordinator_->stats(); }
+  asio::any_io_executor executor() { return control_.executor(); }
+  TimePoint now() { return clock_.now(); }
+
+ private:
+  net::SystemAsyncClock clock_;
+  net::IoPool io_{2};
+  net::EventLoop control_{"test-control"};
+  engine::EventQueue events_{1 << 20};
+  std::unique_ptr<FakeBackend> backend_;
+  std::unique_ptr<engine::BatchScheduler> engine_;
+  std::unique_ptr<handoff::TcpTransport> transport_;
+  std::unique_ptr<handoff::ServingCoordinator> coordinator_;
+  std::future<void> ran_;
+  std::thread thread_;
+};
+
+using Answers = std::map<SequenceKey, Answer>;
+
+// Waits for both nodes, sends everything, and takes events until every answer has ended. Thread:
+// the router's control loop.
+asio::awaitable<Answers> ask(TcpNode& router, std::vector<message::Submit> submits) {
+  std::set<std::string> up;
+  Answers answers;
+  std::size_t ended = 0;
+  while (up.size() < 2) {
+    const auto event = co_await router.owner().next();
+    if (event && std::holds_alternative<message::NodeUp>(*event)) {
+      up.insert(std::get<message::NodeUp>(*event).info.id.value);
+    }
+  }
+  for (const message::Submit& submit : submits) {
+    EXPECT_TRUE(router.owner().send_decode(NodeId{"d"}, submit, NodeId{"p"}, router.now()));
+    EXPECT_TRUE(router.owner().send_prefill(NodeId{"p"}, submit, NodeId{"d"}, router.now()));
+  }
+  while (ended < submits.size()) {
+    auto event = co_await router.owner().next();
+    if (!event) {
+      break;
+    }
+    if (auto* tokens = std::get_if<handoff::NodeTokens>(&*event)) {
+      for (message::Token& token : tokens->tokens) {
+        Answer& answer = answers[token.key];
+        answer.kv_bytes = std::max(answer.kv_bytes, token.kv_bytes);
+        if (token.index == static_cast<std::int32_t>(answer.tokens.size())) {
+          answer.finished = token.finish != message::FinishReason::kNone;
+          ended += answer.finished ? 1 : 0;
+          answer.tokens.push_back(std::move(token));
+        }
+      }
+    } else if (auto* refused = std::get_if<handoff::NodeRefused>(&*event)) {
+      answers[refused->refused.key].error = refused->refused.error;
+      ++ended;
+    } else if (auto* finished = std::get_if<handoff::NodeFinished>(&*event)) {
+      answers[finished->finished.key].error = finished->finished.error;
+      ++ended;
+    }
+  }
+  co_return answers;
+}
+
+void expect_parity(std::int32_t p_block, std::int32_t d_block) {
+  const NodeSetup p_setup = setup(p_block);
+  const NodeSetup d_setup = setup(d_block);
+  std::vector<message::Submit> submits;
+  const std::int32_t lengths[] = {1, 31, 32, 33, 300, 1500, 77, 512};
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    submits.push_back(make_submit(900 + i, lengths[i], 16, i % 2 == 0 ? 0.0F : 0.9F));
+    submits.back().ignore_eos = true;
+  }
+  TcpNode d("d", NodeRole::kDecode, &d_setup, {});
+  TcpNode p("p", NodeRole::kPrefill, &p_setup, {d.address()});
+  TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()});
+  auto asked = asio::co_spawn(router.executor(), ask(router, submits), asio::use_future);
+  ASSERT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  const Answers answers = asked.get();
+  std::uint64_t bytes = 0;
+  for (const message::Submit& submit : submits) {
+    const Answer& answer = answers.at(submit.key);
+    ASSERT_TRUE(answer.finished) << (answer.error ? answer.error->message : "no end");
+    EXPECT_EQ(canonical(answer), single_node_answer(p_setup, submit));
+    bytes += answer.kv_bytes;
+  }
+  // The KV did come over: the decode node computed no prompt row, the prefill node one token each.
+  EXPECT_EQ(d.stats().prompt_tokens_computed, 0U);
+  EXPECT_EQ(p.stats().tokens_generated, submits.size());
+  EXPECT_EQ(p.handoffs().bytes_sent, bytes);
+  EXPECT_EQ(d.handoffs().bytes_received, bytes);
+}
+
+TEST(tcp, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128); }
+
+TEST(tcp, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
+  expect_parity(32, 256);
+  expect_parity(128, 64);
+}
+
+}  // namespace
+}  // namespace baton::testing
