@@ -29,12 +29,13 @@ Handler Routes::handler(ErrorPage error_page) const {
       Error error{ErrorCode::kNotFound, "there is no route " + request.path, {}, 0};
       return refuse(&writer, page(error));
     }
-    const std::string_view wanted = request.method == "HEAD" ? "GET" : request.method;
+    const std::string_view method = request.method;
+    const std::string_view wanted = method == "HEAD" ? "GET" : method;
     const auto route = methods->second.find(wanted);
     if (route == methods->second.end()) {
       std::string allowed;
-      for (const auto& [method, handler] : methods->second) {
-        allowed += allowed.empty() ? method : ", " + method;
+      for (const auto& [name, handler] : methods->second) {
+        allowed += allowed.empty() ? name : ", " + name;
       }
       Error error{ErrorCode::kMethodNotAllowed,
                   request.path + " takes " + allowed + ", not " + request.method,
