@@ -203,7 +203,10 @@ asio::awaitable<Status> BulkSender::greet(net::TcpStream* stream) {
     co_return fail(std::move(reply).error());
   }
   if (!reply->accepted()) {
-    co_return fail(mismatch_error(mismatch_of(*reply), peer_.node_id()));
+    // The nodes themselves do pair: this peer is going, or not there yet.
+    Error refused = mismatch_error(mismatch_of(*reply), peer_.node_id());
+    refused.code = ErrorCode::kPeerLost;
+    co_return fail(std::move(refused));
   }
   if (reply->hello().node_id() != peer_.node_id() || !same_boot(reply->hello(), peer_)) {
     co_return fail(ErrorCode::kPeerLost,
