@@ -38,6 +38,7 @@ class TcpNode {
       engine_ = std::make_unique<engine::BatchScheduler>(*backend_, clock_, setup->engine, events_);
       info.exactness_tag = backend_->info().exactness_tag;
       info.max_context_tokens = backend_->info().max_context_tokens;
+      info.pool_tokens = engine_->probe_block_geometry().pool_tokens;
       link.post = [this](message::EngineCommand&& command) {
         return engine_->post(std::move(command));
       };
@@ -115,7 +116,10 @@ asio::awaitable<Answers> ask(TcpNode& router, std::vector<message::Submit> submi
   std::size_t ended = 0;
   while (up.size() < 2) {
     const auto event = co_await router.owner().next();
-    if (event && std::holds_alternative<message::NodeUp>(*event)) {
+    if (!event) {
+      co_return answers;
+    }
+    if (std::holds_alternative<message::NodeUp>(*event)) {
       up.insert(std::get<message::NodeUp>(*event).info.id.value);
     }
   }
