@@ -55,7 +55,10 @@ def make_cluster(name, flags=(), **more):
 
 
 def shared(key, make):
-    """The set of nodes under that key, started by make() at its first use."""
+    """The set of nodes under that key, started by make() at its first use. One that lost a node is
+    replaced: the test that killed it has failed already (see tearDown)."""
+    if key in _shared and not all(node.running() for node in _shared[key].nodes):
+        stop_shared(key)
     if key not in _shared:
         nodes = make()
         nodes.start(patient(120))
@@ -204,6 +207,15 @@ def busy(metrics):
 class E2eCase(unittest.TestCase):
     maxDiff = 4000
     where = ""  # which nodes the test was asking; shown with a failure
+
+    def tearDown(self):
+        dead = [node for nodes in _shared.values() for node in nodes.nodes if not node.running()]
+        for node in dead:
+            print(node.tail(12))
+        names = [f"{node.name} (exit {node.process.returncode})" for node in dead]
+        for key in [key for key, nodes in _shared.items() if set(nodes.nodes) & set(dead)]:
+            stop_shared(key)
+        self.assertEqual(names, [], "processes that this test ended")
 
     def single_and_pair(self):
         """The shared single node, then the shared pair."""
