@@ -48,7 +48,7 @@ class EndedCase(E2eCase):
 class ReadyTest(EndedCase):
     def test_b43_ready_means_ready(self):
         """From process start: whatever answers 200 on /ready can complete at once."""
-        node = make_single("early", "-t", 1).node
+        node = make_single("early").node
         self.addCleanup(node.stop)
         node.start().wait_listening(patient(60))
         client = node.client(timeout_s=patient(30))

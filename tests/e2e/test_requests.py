@@ -45,7 +45,8 @@ class LimitsTest(E2eCase):
 
     def test_a_missing_limit_is_what_the_context_leaves(self):
         """No max_tokens at all: the answer ends by itself; stopped here by a stop string."""
-        body = completion("One, two, three,", stop=" ten", **GREEDY)
+        plain = reference(completion("One, two, three,", max_tokens=24, **GREEDY))
+        body = completion("One, two, three,", stop=plain.text[20:28], **GREEDY)
         del body["max_tokens"]
         for nodes in self.single_and_pair():
             self.assert_same(ask(nodes, body, stream=True), body)
@@ -78,15 +79,15 @@ class StreamTest(E2eCase):
                 self.assertEqual(whole.json()["usage"], usage)
 
     def test_b10_stop_string_over_several_tokens(self):
-        plain_body = completion("Monday, Tuesday,", max_tokens=24, **GREEDY)
+        plain_body = completion("Days of the week: Monday, Tuesday,", max_tokens=12, **GREEDY)
         plain = reference(plain_body).text
-        self.assertGreater(len(plain), 30)
-        stop, near_miss = plain[6:22], plain[6:16] + "Xylo"
+        stop, near_miss = "Wednesday, Thursday", "Wednesday, Xylo"
+        self.assertIn(stop, plain)
         for nodes in self.single_and_pair():
             for stream in (False, True):
                 body = dict(plain_body, stop=stop)
                 answer = ask(nodes, body, stream)
-                self.assertEqual((answer.text, answer.finish), (plain[:6], "stop"))
+                self.assertEqual((answer.text, answer.finish), (plain[: plain.index(stop)], "stop"))
                 self.assert_same(answer, body)
                 body = dict(plain_body, stop=[near_miss])
                 answer = ask(nodes, body, stream)
@@ -241,11 +242,11 @@ class SamplingTest(E2eCase):
     def test_b22_penalties_count_the_same_across_the_split(self):
         """The first token is made by the prefill node and is output, not prompt, on the decode
         node: repetition looks at both, presence and frequency at output alone."""
-        prompt = token_prompt(12, seed=3) * 3
+        prompt = "I like the sea because the sea is"
         for fields in ({"repetition_penalty": 2.0}, {"presence_penalty": 2.0},
                        {"frequency_penalty": 2.0}, {"frequency_penalty": -2.0}):
             with self.subTest(fields=fields):
-                body = completion(prompt, max_tokens=24, ignore_eos=True, **fields, **GREEDY)
+                body = completion(prompt, max_tokens=32, ignore_eos=True, **fields, **GREEDY)
                 self.assert_same(ask(pair(), body, stream=True), body)
-                plain = reference(completion(prompt, max_tokens=24, ignore_eos=True, **GREEDY))
+                plain = reference(completion(prompt, max_tokens=32, ignore_eos=True, **GREEDY))
                 self.assertNotEqual(reference(body).tokens, plain.tokens)
