@@ -81,10 +81,13 @@ def pair():
 
 
 def stop_shared(key=None):
+    """Stops one shared set or all. Returns exit codes other than 0 by node name."""
+    codes = {}
     for name in [key] if key else list(_shared):
         nodes = _shared.pop(name, None)
         if nodes is not None:
-            nodes.stop()
+            codes.update(nodes.stop())
+    return {name: code for name, code in codes.items() if code}
 
 
 def all_nodes():
@@ -254,10 +257,17 @@ class E2eCase(unittest.TestCase):
             except TimeoutError as error:
                 self.fail(f"{error}: owned blocks, sequences, waiting = {busy(scrape(node))}")
 
+    def _stop_own(self, nodes):
+        codes = nodes.stop()
+        _own.remove(nodes)
+        bad = {name: code for name, code in codes.items() if code}
+        tails = "\n".join(node.tail(5) for node in nodes.nodes if node.name in bad)
+        self.assertEqual(bad, {}, f"exit codes of stopped nodes\n{tails}")
+
     def start_own(self, nodes, **how):
         """Starts nodes for this test alone and stops them at its end."""
         _own.append(nodes)
-        self.addCleanup(lambda: (nodes.stop(), _own.remove(nodes)))
+        self.addCleanup(self._stop_own, nodes)
         nodes.start(patient(120), **how)
         return nodes
 
@@ -272,10 +282,12 @@ def prepare(binary, model, patience):
 
 
 def finish(keep_logs):
-    stop_shared()
-    if keep_logs:
+    """Stops what is shared. Returns exit codes other than 0: a node must end well, too."""
+    bad = stop_shared()
+    if keep_logs or bad:
         print(f"node logs are kept in {Settings.logs}")
     else:
         shutil.rmtree(Settings.logs, ignore_errors=True)
+    return bad
 
 

@@ -33,7 +33,8 @@ class Single:
         return [self.node]
 
     def stop(self):
-        return self.node.stop()
+        """Exit codes by node name."""
+        return {self.node.name: self.node.stop()}
 
 
 class Cluster:
@@ -95,7 +96,7 @@ class Cluster:
         return self.prefill + self.decode
 
     def stop(self):
-        """The router first, so that it does not see its peers vanish."""
-        return [node.stop() for node in self.nodes]
+        """The router first, so that it does not see its peers vanish. Exit codes by node name."""
+        return {node.name: node.stop() for node in self.nodes}
 
 

@@ -53,6 +53,7 @@ class Node:
         self.log_path = pathlib.Path(log_folder) / f"{name}.log"
         self.stay = stay  # outlive this process (scripts/demo --serve)
         self.process = None
+        self.killed = False  # by kill(): its exit code means nothing
         self.http = None  # HOST:PORT once listening, if it serves HTTP
         self.serving = None  # HOST:PORT of the node protocol, likewise
 
@@ -122,9 +123,10 @@ class Node:
             raise TimeoutError(f"{self.name} did not exit within {timeout_s:g} s") from error
 
     def stop(self, timeout_s=10):
-        """SIGTERM, then SIGKILL after the timeout. Safe in any state; returns the exit code."""
-        if self.process is None:
-            return None
+        """SIGTERM, then SIGKILL after the timeout. Safe in any state; returns the exit code, which
+        is 0 for a node that was not killed by kill()."""
+        if self.process is None or self.killed:
+            return 0
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         try:
@@ -135,6 +137,7 @@ class Node:
             return self.process.returncode
 
     def kill(self):
+        self.killed = True
         self.signal(signal.SIGKILL)
         self.process.wait(10)
 
