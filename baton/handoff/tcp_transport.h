@@ -27,7 +27,9 @@ struct TcpTransportOptions {
   Duration stall_deadline = std::chrono::seconds(10);      // without progress inside a frame
   Duration redial_first = std::chrono::milliseconds(100);  // doubles, with jitter, up to:
   Duration redial_most = std::chrono::seconds(5);
-  std::size_t bulk_socket_buffer_bytes = std::size_t{4} << 20;  // the usual net.core.*mem_max
+  // 0: the kernel's own tuning, as fast on loopback as 4 MiB, and never capped by
+  // net.core.*mem_max.
+  std::size_t bulk_socket_buffer_bytes = 0;
 };
 
 class TcpTransport final : public Transport {
