@@ -172,23 +172,32 @@ Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint, const std
   return prepared;
 }
 
+Status ApiServer::admit(std::size_t position) const {
+  if (position > options_.max_requests) {
+    return fail({ErrorCode::kOverloaded,
+                 fmt::format("{} requests are in work here, the most that --max-queue allows; try "
+                             "again",
+                             options_.max_requests),
+                 "", 1'000});
+  }
+  const router::Readiness now = readiness_();
+  if (!now.ready) {
+    return fail(
+        {ErrorCode::kUnavailable, "not ready to serve; see /ready for the reason", "", 1'000});
+  }
+  return {};
+}
+
 asio::awaitable<void> ApiServer::generate(api::Endpoint endpoint, http::HttpRequest request,
                                           http::ResponseWriter& writer) {
   const Admission admission(requests_);
-  if (admission.position() > options_.max_requests) {
-    (void)co_await writer.send(api::error_response(
-        {ErrorCode::kOverloaded,
-         fmt::format("{} requests are in work here, the most that --max-queue allows; try again",
-                     options_.max_requests),
-         "", 1'000}));
+  if (const Status admitted = admit(admission.position()); !admitted) {
+    // Made before the co_await: g++ 12 destroys aggregates made inside of one twice.
+    http::HttpResponse refusal = api::error_response(admitted.error());
+    (void)co_await writer.send(std::move(refusal));
     co_return;
   }
-  if (!readiness_().ready) {
-    (void)co_await writer.send(api::error_response(
-        {ErrorCode::kUnavailable, "not ready to serve; see /ready for the reason", "", 1'000}));
-    co_return;
-  }
-  const std::string key(request.header("authorization").value_or(""));
+  const std::string key = api::presented_key(request);
   const std::function<Result<Prepared>()> job = [this, endpoint, body = std::move(request.body),
                                                  key] { return prepare(endpoint, body, key); };
   Result<Prepared> prepared = co_await offload(text_pool_, job);

@@ -58,6 +58,7 @@ class ApiServer {
   void add_operator_pages(http::Routes& routes);
   Result<Prepared> prepare(api::Endpoint endpoint, const std::string& body,
                            const std::string& key) const;
+  [[nodiscard]] Status admit(std::size_t position) const;
   asio::awaitable<void> generate(api::Endpoint endpoint, http::HttpRequest request,
                                  http::ResponseWriter& writer);
   asio::awaitable<void> answer(Prepared prepared, http::ResponseWriter& writer);

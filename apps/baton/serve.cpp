@@ -35,6 +35,7 @@ using message::NodeRole;
 constexpr int kDefaultPort = 8080;
 // How long finished streams get to leave the sockets once nothing computes any more.
 constexpr Duration kLastWrites = std::chrono::seconds(2);
+constexpr Duration kWatchInterval = std::chrono::milliseconds(200);
 constexpr Duration kDrainPoll = std::chrono::milliseconds(20);
 
 template <class T>
@@ -126,6 +127,7 @@ class Server {
   std::unique_ptr<OwnerLoop> owner_loop_;
   std::unique_ptr<ApiServer> http_;
   std::atomic<bool> draining_{false};
+  bool stopping_ = false;  // control thread: the loops end by themselves
 };
 
 void Server::load_model() {
@@ -247,13 +249,13 @@ router::Readiness Server::readiness() const {
 
 // A stuck engine must not look ready, and its requests must not hang.
 asio::awaitable<void> Server::watch_engine() {
-  while (true) {
+  while (!stopping_) {
     const bool alive = engine_->alive();
     owner_loop_->set_local_engine(alive, engine_->geometry().max_context_tokens);
     if (!alive && owner_loop_->active() > 0) {
       owner_loop_->fail_all({ErrorCode::kUnavailable, "the engine thread does not answer", "", 0});
     }
-    co_await clock_.sleep_for(std::chrono::milliseconds(500));
+    co_await clock_.sleep_for(kWatchInterval);
   }
 }
 
@@ -325,17 +327,19 @@ asio::awaitable<void> Server::drain() {
 }
 
 asio::awaitable<void> Server::stop_control() {
+  stopping_ = true;
   if (owner_loop_) {
     owner_loop_->stop();
   }
   if (coordinator_) {
     coordinator_->stop();
   }
+  // Every loop ends by its own flag: cancelling the coordinator would cut its wait for its tasks.
+  while (tasks_.size() > 0) {
+    co_await clock_.sleep_for(kDrainPoll);
+  }
   tasks_.stop();
   co_await tasks_.wait_empty();
-  if (transport_) {
-    co_await transport_->stopped();
-  }
 }
 
 int Server::run() {

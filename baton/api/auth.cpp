@@ -39,6 +39,12 @@ bool is_public_path(std::string_view path) {
   return path == "/health" || path == "/ready" || path == "/live";
 }
 
+std::string presented_key(const http::HttpRequest& head) {
+  const auto header = head.header("authorization");
+  const auto given = header ? bearer(*header) : std::nullopt;
+  return std::string(given.value_or(std::string_view()));
+}
+
 KeyCheck::KeyCheck(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     digests_.push_back(digest_of(key));

@@ -17,6 +17,10 @@ namespace baton::api {
 // /health, /ready, /live: byte for byte, any other spelling is guarded.
 bool is_public_path(std::string_view path);
 
+// The Bearer key that a request carries, right or wrong; empty when there is none. Separates prefix
+// caches of different clients.
+std::string presented_key(const http::HttpRequest& head);
+
 class KeyCheck {
  public:
   // No keys: everything is open.

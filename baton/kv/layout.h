@@ -7,12 +7,12 @@
 // head. What is inside a tile belongs to the backend (kernels/ on the CPU).
 #pragma once
 
+#include "baton/base/result.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "baton/base/result.h"
 
 namespace baton::kv {
 
@@ -35,7 +35,7 @@ struct KvGroup {
   std::int32_t window_tokens = 0;    // kWindow only
   std::vector<std::int32_t> layers;  // model layer indices, ascending
   std::int32_t kv_heads = 0;
-  std::int32_t head_dim = 0;         // of K and of V
+  std::int32_t head_dim = 0;  // of K and of V
   KvDtype dtype = KvDtype::kBf16;
 
   [[nodiscard]] std::size_t plane_tile_bytes() const;  // K or V of one tile

@@ -3,14 +3,14 @@
 // give the lease back by message.
 #pragma once
 
+#include "baton/kv/layout.h"
+#include "baton/message/request.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <variant>
 #include <vector>
-
-#include "baton/kv/layout.h"
-#include "baton/message/request.h"
 
 namespace baton::message {
 
@@ -22,7 +22,8 @@ struct LeaseId {
 
 struct LeasedBlock {
   kv::BlockId id;
-  std::span<std::byte> bytes;  // the whole block, KvLayout's order; valid until the lease is released
+  std::span<std::byte>
+      bytes;  // the whole block, KvLayout's order; valid until the lease is released
 };
 
 // tables[group] lists the blocks of a sequence in order of position.
@@ -69,17 +70,17 @@ struct StepTokens {
   std::uint64_t step = 0;  // the engine's step count
   std::vector<Token> tokens;
 };
-// Prompt computed and index emitted.size() sampled. When first.finish != kNone, or every first token
-// ended, there is no handoff: blocks.tables is empty and the lease is already over.
+// Prompt computed and index emitted.size() sampled. When first.finish != kNone, or every first
+// token ended, there is no handoff: blocks.tables is empty and the lease is already over.
 struct PrefillDone {
   SequenceKey key;
-  std::vector<Token> first;        // one per choice
-  std::int32_t kv_tokens = 0;      // tokens whose KV is in `blocks`: prompt + emitted
+  std::vector<Token> first;    // one per choice
+  std::int32_t kv_tokens = 0;  // tokens whose KV is in `blocks`: prompt + emitted
   LeasedBlocks blocks;
 };
 struct Reserved {
   SequenceKey key;
-  std::int32_t kv_tokens = 0;      // tokens whose KV must arrive
+  std::int32_t kv_tokens = 0;  // tokens whose KV must arrive
   LeasedBlocks blocks;
 };
 struct Drained {};

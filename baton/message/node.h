@@ -2,10 +2,10 @@
 // (which learns it at the handshake), cluster and router.
 #pragma once
 
+#include "baton/base/ids.h"
+
 #include <cstdint>
 #include <string>
-
-#include "baton/base/ids.h"
 
 namespace baton::message {
 
@@ -14,10 +14,10 @@ enum class NodeRole : std::uint8_t { kSingle, kPrefill, kDecode, kRouter };
 struct NodeInfo {
   NodeId id;
   NodeRole role = NodeRole::kSingle;
-  std::string address;                // host:port that was dialled, for people
-  std::string exactness_tag;          // nodes pair only within one tag
+  std::string address;        // host:port that was dialled, for people
+  std::string exactness_tag;  // nodes pair only within one tag
   std::int32_t max_context_tokens = 0;
-  std::int64_t pool_tokens = 0;       // what its pool can hold in all
+  std::int64_t pool_tokens = 0;  // what its pool can hold in all
 };
 
 struct NodeLoad {

@@ -2,15 +2,15 @@
 // moved from station to station; no back pointers.
 #pragma once
 
+#include "baton/base/error.h"
+#include "baton/base/ids.h"
+#include "baton/sample/params.h"
+
 #include <array>
 #include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
-
-#include "baton/base/error.h"
-#include "baton/base/ids.h"
-#include "baton/sample/params.h"
 
 namespace baton::message {
 
@@ -24,12 +24,12 @@ struct Submit {
   std::vector<TokenId> prompt;   // >= 1 token
   std::vector<TokenId> emitted;  // tokens at indices 0 .. emitted.size() - 1
   sample::SamplingParams sampling;
-  std::int32_t max_tokens = 0;   // resolved by the owner; counts emitted ones too; >= 1
-  std::int32_t min_tokens = 0;   // EOS and stop ids are barred before that index
+  std::int32_t max_tokens = 0;          // resolved by the owner; counts emitted ones too; >= 1
+  std::int32_t min_tokens = 0;          // EOS and stop ids are barred before that index
   std::vector<TokenId> stop_token_ids;  // besides the model's own end tokens
   bool ignore_eos = false;
   Namespace cache_namespace{};
-  std::int32_t priority = 0;     // lower runs first
+  std::int32_t priority = 0;  // lower runs first
 };
 
 enum class FinishReason : std::uint8_t { kNone, kStop, kLength, kAborted, kError };
@@ -46,11 +46,11 @@ struct Token {
   SequenceKey key;
   std::int32_t index = 0;  // from 0; the prefill node makes index 0
   TokenId token = 0;
-  float logprob = 0.0F;    // log-softmax of the raw logits; always filled
+  float logprob = 0.0F;           // log-softmax of the raw logits; always filled
   std::vector<TokenLogprob> top;  // top_logprobs entries, by logprob descending, id ascending
   FinishReason finish = FinishReason::kNone;
-  std::int32_t cached_tokens = 0;     // prompt tokens not computed thanks to a prefix cache
-  std::uint64_t kv_bytes = 0;         // KV payload bytes received for this sequence by handoff
+  std::int32_t cached_tokens = 0;  // prompt tokens not computed thanks to a prefix cache
+  std::uint64_t kv_bytes = 0;      // KV payload bytes received for this sequence by handoff
 };
 
 // The end of a sequence without a token: abort, or a failure after it was accepted.

@@ -322,6 +322,39 @@ bool Router::has_pair() const {
   });
 }
 
+namespace {
+
+// The parts ("name=value", joined by ';') in which `one` differs from `other`.
+std::string differing_parts(const std::string& one, const std::string& other) {
+  std::string result;
+  std::size_t begin = 0;
+  while (begin <= one.size()) {
+    const std::size_t end = std::min(one.find(';', begin), one.size());
+    const std::string part = one.substr(begin, end - begin);
+    if ((";" + other + ";").find(";" + part + ";") == std::string::npos) {
+      result += (result.empty() ? "" : ";") + part;
+    }
+    begin = end + 1;
+  }
+  return result;
+}
+
+// Both kinds are up, yet none of them may pair: which part of their exactness tags differs.
+std::string why_no_pair(const cluster::NodeTable& nodes) {
+  const auto prefill = nodes.usable(message::NodeRole::kPrefill);
+  const auto decode = nodes.usable(message::NodeRole::kDecode);
+  if (prefill.empty() || decode.empty()) {
+    return "no prefill node and decode node are up";
+  }
+  const message::NodeInfo& p = prefill.front()->info;
+  const message::NodeInfo& d = decode.front()->info;
+  return "exactness_tag differs: prefill node " + p.id.value + " has '" +
+         differing_parts(p.exactness_tag, d.exactness_tag) + "', decode node " + d.id.value +
+         " has '" + differing_parts(d.exactness_tag, p.exactness_tag) + "'";
+}
+
+}  // namespace
+
 Readiness Router::readiness() const {
   Readiness out;
   if (options_.local_engine) {
@@ -335,7 +368,7 @@ Readiness Router::readiness() const {
     out.ready = (has_pair() || (was_ready_ && anybody)) && !draining_;
     out.missing = nodes_.missing();
     if (!out.ready && out.missing.empty()) {
-      out.missing.emplace_back("no prefill node and decode node of one exactness tag are up");
+      out.missing.push_back(why_no_pair(nodes_));
     }
   }
   if (draining_) {
