@@ -91,6 +91,7 @@ class Server {
   int run();
 
  private:
+  void start();
   [[nodiscard]] bool owns_clients() const {
     return options_.role == NodeRole::kSingle || options_.role == NodeRole::kRouter;
   }
@@ -106,6 +107,8 @@ class Server {
   asio::awaitable<void> wait_for_signal();
   asio::awaitable<void> drain();
   asio::awaitable<void> stop_control();
+  void abandon_start();
+  asio::awaitable<void> stop_transport();
   void consume_engine_events();
   template <class T>
   T on_control(asio::awaitable<T> work) {
@@ -342,7 +345,7 @@ asio::awaitable<void> Server::stop_control() {
   co_await tasks_.wait_empty();
 }
 
-int Server::run() {
+void Server::start() {
   load_model();
   make_transport();
   make_owner();
@@ -353,6 +356,29 @@ int Server::run() {
   make_http();
   if (http_) {
     or_die(http_->listen());
+  }
+}
+
+asio::awaitable<void> Server::stop_transport() {
+  transport_->shutdown();
+  co_await transport_->stopped();
+}
+
+// A later part did not come up (its port is taken, say): what runs already must end before it goes.
+void Server::abandon_start() {
+  if (transport_) {
+    on_control(stop_transport());
+  }
+  io_.stop();
+  control_.stop();
+}
+
+int Server::run() {
+  try {
+    start();
+  } catch (...) {
+    abandon_start();
+    throw;
   }
   asio::post(control_.executor(), [this] { start_tasks(); });
   announce();
@@ -375,6 +401,8 @@ int Server::run() {
 
 int run_serve(const ServeOptions& options) {
   validate(options);
+  // Whoever reads our log may go (a pager, a log shipper): writing to nobody must not end the node.
+  std::signal(SIGPIPE, SIG_IGN);
   or_die(failpoints::arm(options.failpoints));
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   ServeOptions resolved = options;

@@ -69,6 +69,21 @@ class StartUpTest(E2eCase):
                                   f"{LOOPBACK}:{port}")
             self.assertIn(str(port), said)
 
+    def test_port_of_the_operators_pages_in_use(self):
+        # The node protocol runs already when this port is found taken: it must end in order.
+        with socket.socket() as taken:
+            taken.bind((LOOPBACK, 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            nobody = f"{LOOPBACK}:{free_port()}"
+            bind = ("--serving-bind", f"{LOOPBACK}:0")
+            for role in (("decode", *bind), ("prefill", *bind, "--decode-peers", nobody),
+                         ("router", "--prefill-peers", nobody, "--decode-peers", nobody)):
+                with self.subTest(role=role[0]):
+                    said = self.run_baton("-m", Settings.model, "--port", port,
+                                          "--kv-memory", "64M", "--node-role", *role)
+                    self.assertIn(f"cannot listen on {LOOPBACK}:{port}", said)
+
     def test_flags(self):
         model = ("-m", Settings.model, "--port", 0)
         for flags, word in (((*model, "--no-such-flag"), "--no-such-flag"),

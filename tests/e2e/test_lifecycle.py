@@ -1,12 +1,14 @@
 """Coming up, going down, and being killed: never a hang, never a leak, never a short stream that
 looks complete."""
+import os
 import signal
+import subprocess
 import threading
 import time
 
 from harness.case import (COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, busy, completion,
                           make_cluster, make_single, pair, patient, reference, single, token_prompt)
-from harness.client import ConnectionFailed
+from harness.client import Client, ConnectionFailed
 from harness.cluster import LOOPBACK
 from harness.metrics import scrape
 from harness.node import Node, free_port, wait_until
@@ -237,6 +239,29 @@ class DrainTest(EndedCase):
         self.assertLess(time.monotonic() - began, patient(5))
         self.assertFalse(stream.done)
         self.assertIsNotNone(stream.error(), stream.text[-300:])
+
+    def test_a_log_that_nobody_reads_any_more(self):
+        """What took the log through a pipe is gone: the next line must not end the process."""
+        reader, writer = os.pipe()
+        address = f"{LOOPBACK}:{free_port()}"
+        argv = [Settings.binary, "serve", "-m", Settings.model, "--kv-memory", "64M",
+                "--port", address.rsplit(":", 1)[1]]
+        process = subprocess.Popen([str(part) for part in argv], stdin=subprocess.DEVNULL,
+                                   stdout=writer, stderr=writer)
+        os.close(writer)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+        def ready():
+            try:
+                return Client(address, timeout_s=10).get("/ready").status == 200
+            except ConnectionFailed:
+                return False
+
+        wait_until(ready, patient(60), "the node is ready")
+        os.close(reader)
+        process.send_signal(signal.SIGTERM)  # it says that it drains
+        self.assertEqual(process.wait(patient(10)), 0)
 
 
 class DeathTest(EndedCase):
