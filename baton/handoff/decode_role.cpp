@@ -195,7 +195,10 @@ void DecodeRole::on(const ReservationIdle& idle, TimePoint /*now*/) {
   }
 }
 
+// These three end adopted sequences too. The coordinator told ActiveSequences already, but a Commit
+// that stood before this input in the role's inbox may have adopted one since.
 void DecodeRole::on(const AbortInput& abort, TimePoint now) {
+  active_.on_abort(abort, now);
   for (const SequenceKey& key : keys_named_by(entries_, abort.key)) {
     const auto at = entries_.find(key);
     const Entry& entry = at->second;
@@ -218,6 +221,7 @@ void DecodeRole::on(const AbortInput& abort, TimePoint now) {
 }
 
 void DecodeRole::on(const PeerDown& down, TimePoint now) {
+  active_.on_peer_down(down.peer, now);
   std::vector<SequenceKey> keys;
   for (const auto& [key, entry] : entries_) {
     if (entry.state != State::kClosing &&
@@ -240,6 +244,9 @@ void DecodeRole::on(const PeerDown& down, TimePoint now) {
 }
 
 void DecodeRole::on(const LostSequence& lost, TimePoint now) {
+  if (lost.kind == WatchKind::kOwner) {
+    active_.on_lost(lost, now);
+  }
   const auto at = entries_.find(lost.key);
   if (at == entries_.end() || at->second.state == State::kClosing) {
     return;
