@@ -31,17 +31,19 @@ asio::awaitable<R> offload(asio::thread_pool& pool, std::function<R()> job) {
                                     asio::use_awaitable);
 }
 
-// Counts a request while it is in the process.
+// Counts a request while it is in the process. Shares the count: a handler that still waits when
+// the process stops is destroyed with its event loop, after the ApiServer.
 class Admission {
  public:
-  explicit Admission(std::atomic<std::size_t>& count) : count_(count), position_(++count) {}
-  ~Admission() { --count_; }
+  explicit Admission(std::shared_ptr<std::atomic<std::size_t>> count)
+      : count_(std::move(count)), position_(++*count_) {}
+  ~Admission() { --*count_; }
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
   [[nodiscard]] std::size_t position() const { return position_; }
 
  private:
-  std::atomic<std::size_t>& count_;
+  std::shared_ptr<std::atomic<std::size_t>> count_;
   std::size_t position_;
 };
 

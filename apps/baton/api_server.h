@@ -71,7 +71,8 @@ class ApiServer {
   OwnerLoop* owner_;
   const MetricsPage& metrics_;
   std::function<router::Readiness()> readiness_;
-  std::atomic<std::size_t> requests_{0};
+  std::shared_ptr<std::atomic<std::size_t>> requests_ =
+      std::make_shared<std::atomic<std::size_t>>(0);
   asio::thread_pool text_pool_;
   std::unique_ptr<http::HttpServer> server_;
 };

@@ -1,7 +1,9 @@
 """Coming up, going down, and being killed: never a hang, never a leak, never a short stream that
 looks complete."""
+import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -239,6 +241,24 @@ class DrainTest(EndedCase):
         self.assertLess(time.monotonic() - began, patient(5))
         self.assertFalse(stream.done)
         self.assertIsNotNone(stream.error(), stream.text[-300:])
+
+    def test_stop_while_a_prompt_is_tokenized(self):
+        """A handler that still waits then is destroyed last: sanitizer builds see what it touches."""
+        node = self.start_own(make_single("stop-text", "--drain-timeout", 0)).front
+
+        def cpu_s():
+            with open(f"/proc/{node.process.pid}/stat", encoding="ascii") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        before = cpu_s()
+        body = json.dumps({"prompt": "a" * 6_000_000, "max_tokens": 1}).encode()
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(node.http.rsplit(":", 1), timeout=patient(10)) as client:
+            client.sendall(head.encode() + body)
+            wait_until(lambda: cpu_s() > before + 0.2, patient(10), "the prompt is being tokenized")
+            node.signal(signal.SIGTERM)
+            self.assertEqual(node.wait_exit(patient(30)), 0, node.tail())
 
     def test_a_log_that_nobody_reads_any_more(self):
         """What took the log through a pipe is gone: the next line must not end the process."""
