@@ -149,6 +149,10 @@ asio::awaitable<void> BulkSender::run(std::shared_ptr<BulkSender> self) {
     }
     if (!result) {
       self->stream_.reset();
+      if (result.error().code == ErrorCode::kCancelled) {  // by stop(): to the caller, a lost peer
+        result =
+            fail(ErrorCode::kPeerLost, "the connection to " + self->peer_.node_id() + " is gone");
+      }
     }
     const std::shared_ptr<BulkJob> job = std::exchange(ending.job, nullptr);
     self->finish(job, std::move(result));

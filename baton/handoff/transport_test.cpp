@@ -189,11 +189,11 @@ TEST_P(Contract, DisconnectIsSeenByBoth) {
 TEST_P(Contract, ShutdownWithTrafficEndsEverything) {
   connect();
   const auto data = pattern(3 << 20, 1);
-  d_->sink.expect(key_of(1), data.size());
   std::vector<std::future<Result<BulkSent>>> sends;
   for (std::uint64_t i = 0; i < 8; ++i) {
-    sends.push_back(
-        std::async(std::launch::async, [&, i] { return p_->blocks("d1", key_of(1), i, data); }));
+    d_->sink.expect(key_of(i + 1), data.size());  // each its own bytes: they land side by side
+    sends.push_back(std::async(std::launch::async,
+                               [&, i] { return p_->blocks("d1", key_of(i + 1), i, data); }));
     (void)p_->control("d1", key_of(i), beat(i));
   }
   d_->take<BlocksReceived>();
