@@ -108,7 +108,7 @@ Status Forward::allocate() {
   BATON_TRY_VOID(take(
       partials_, bytes_of(most_parts(limits_) * kSplitRowsPerThread * threads,
                           kernels::attention_partial_floats(config_.head_dim), sizeof(float))));
-  std::array<bool, 3> wanted{};
+  std::array<bool, kernels::kActivationFormats> wanted{};
   const auto want = [&](const PackedMatrix& weight) {
     wanted[static_cast<std::size_t>(weight.format())] = true;
   };

@@ -37,6 +37,19 @@ ActivationBlock quantise_block(const float* x) {
   return block;
 }
 
+ActivationHalves quantise_halves(const float* x) {
+  ActivationHalves block{quantise_block(x), {}, {}};
+  for (std::size_t half = 0; half < 2; ++half) {
+    std::int32_t sum = 0;
+    for (std::size_t i = 16 * half; i < 16 * (half + 1); ++i) {
+      sum += block.whole.q[i];
+    }
+    block.minus_32_sums[half] = -32 * sum;
+    block.scaled_sums[half] = block.whole.scale * static_cast<float>(sum);
+  }
+  return block;
+}
+
 }  // namespace
 
 void prepare_activations(ActivationFormat format, const float* x, std::int64_t x_stride,
@@ -50,6 +63,11 @@ void prepare_activations(ActivationFormat format, const float* x, std::int64_t x
     } else if (format == ActivationFormat::kBf16) {
       for (std::int64_t i = 0; i < k; ++i) {
         reinterpret_cast<std::uint16_t*>(to)[i] = f32_to_bf16(from[i]);
+      }
+    } else if (format == ActivationFormat::kQ8Halves) {
+      for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
+        const ActivationHalves made = quantise_halves(from + block * kQuantBlock);
+        std::memcpy(to + static_cast<std::size_t>(block) * sizeof made, &made, sizeof made);
       }
     } else {
       for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
