@@ -55,7 +55,7 @@ void add_engine_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--max-step-ms", options.max_step_ms, "time budget of a mixed step")
       ->check(CLI::Range(1, 10'000));
   flag(app, "--kv-memory", options.kv_memory, "KV pool in bytes (K, M, G); 0: automatic");
-  flag(app, "--kv-dtype,--kv-cache-dtype", options.kv_dtype, "bf16 or f32");
+  flag(app, "--kv-dtype,--kv-cache-dtype", options.kv_dtype, "bf16, f16, f32 or q8_0");
   flag(app, "--block-tokens,--block-size", options.block_tokens, "tokens of a KV block")
       ->check(CLI::IsMember({32, 64, 128, 256}));
   flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
@@ -146,7 +146,7 @@ void add_bench_flags(CLI::App& app, BenchEngineOptions& options) {
       ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case));
   flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
-  flag(app, "--kv-dtype", options.kv_dtype, "bf16 or f32");
+  flag(app, "--kv-dtype", options.kv_dtype, "bf16, f16, f32 or q8_0");
 }
 
 void validate(const ServeOptions& options) {

@@ -73,6 +73,8 @@ struct KernelTable {
 
   // out[i] = silu(gate[i]) * up[i], silu(g) = g / (1 + exp(-g)). f32 [n]; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
+  // out[i] = gelu(gate[i]) * up[i], gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))).
+  void (*gelu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
   // x[i] += y[i]. f32 [n].
   void (*add)(float* x, const float* y, std::int64_t n);
   // out[i] = exp(x[i]): own code, about 1 ulp; below -87.3 it is 0, above 88.72 inf. out may be x.

@@ -13,6 +13,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,20 @@ TEST_F(Rows, HalfConversionsAreExact) {
       ASSERT_EQ(f32_to_bf16(widened), half);
     }
   }
+  for (std::uint32_t bits = 0; bits < 0x7C00; ++bits) {
+    // A half, the tie to the next one, and the floats beside the tie.
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float value = f16_to_f32(half);
+    const float next = bits == 0x7BFF ? 65536.0F : f16_to_f32(static_cast<std::uint16_t>(bits + 1));
+    const float tie = value + (next - value) / 2.0F;
+    ASSERT_EQ(f32_to_f16(value), half);
+    ASSERT_EQ(f32_to_f16(-value), half | 0x8000U);
+    ASSERT_EQ(f32_to_f16(tie), half + (bits & 1U)) << bits;
+    ASSERT_EQ(f32_to_f16(std::nextafter(tie, 0.0F)), half) << bits;
+    ASSERT_EQ(f32_to_f16(std::nextafter(tie, 1e9F)), half + 1) << bits;
+  }
+  EXPECT_EQ(f32_to_f16(1e30F), 0x7C00);
+  EXPECT_EQ(f32_to_f16(std::bit_cast<float>(0xFF800001U)), 0xFE00);
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3F808000U)), 0x3F80);  // ties to even
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3F818000U)), 0x3F82);
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x80000001U)), 0x8000);
@@ -306,11 +321,15 @@ TEST_F(Rows, ElementwiseAndSums) {
       std::vector<float> expected(gate.size());
       std::vector<float> expected_sum = gate;
       ref_kernels().silu_mul(gate.data(), up.data(), n, expected.data());
+      std::vector<float> expected_gelu(gate.size());
+      ref_kernels().gelu_mul(gate.data(), up.data(), n, expected_gelu.data());
       ref_kernels().add(expected_sum.data(), up.data(), n);
       for (const KernelTable* table : runnable_tables()) {
         std::vector<float> out(gate.size());
         table->silu_mul(gate.data(), up.data(), n, out.data());
         ASSERT_TRUE(same_bits(expected, out)) << table->name;
+        table->gelu_mul(gate.data(), up.data(), n, out.data());
+        ASSERT_TRUE(same_bits(expected_gelu, out)) << table->name;
         std::vector<float> sum = gate;
         table->add(sum.data(), up.data(), n);
         ASSERT_TRUE(same_bits(expected_sum, sum)) << table->name;
@@ -335,6 +354,30 @@ TEST_F(Rows, ElementwiseAndSums) {
                     (static_cast<double>(n) / 16 + 6) * kEpsilon * sum);
       }
     }
+  }
+}
+
+// gelu goes through tanh: its polynomial, its exponential and where they meet.
+TEST_F(Rows, GeluIsNear) {
+  std::vector<float> gate;
+  for (int i = -60000; i <= 60000; ++i) {
+    gate.push_back(static_cast<float>(i) * 2e-4F);
+  }
+  const std::vector<float> up(gate.size(), 1.0F);
+  std::vector<float> expected(gate.size());
+  const auto n = static_cast<std::int64_t>(gate.size());
+  ref_kernels().gelu_mul(gate.data(), up.data(), n, expected.data());
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    const double g = gate[i];
+    const double inner = std::sqrt(2.0 / std::numbers::pi) * (g + 0.044715 * g * g * g);
+    // 1 + tanh loses what it cancels: a few roundings of 1, times g / 2.
+    ASSERT_NEAR(expected[i], 0.5 * g * (1.0 + std::tanh(inner)), 4.0 * kEpsilon * std::fabs(g))
+        << g;
+  }
+  for (const KernelTable* table : runnable_tables()) {
+    std::vector<float> out(gate.size());
+    table->gelu_mul(gate.data(), up.data(), n, out.data());
+    ASSERT_TRUE(same_bits(expected, out)) << table->name;
   }
 }
 

@@ -1,6 +1,6 @@
 // Matmul: every table against ref/ with memcmp, rows alone against rows in a batch, and ref/
 // against double arithmetic.
-#include "baton/kernels/blocks.h"
+#include "baton/kernels/block_values.h"
 #include "baton/kernels/kernels.h"
 #include "baton/kernels/test_data.h"
 

@@ -3,7 +3,7 @@
 #include "baton/kernels/pack.h"
 
 #include "baton/base/check.h"
-#include "baton/kernels/blocks.h"
+#include "baton/kernels/block_values.h"
 #include "baton/kernels/half.h"
 
 #include <fmt/format.h>

@@ -214,6 +214,27 @@ BATON_INLINE V load_f16(const void* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from + 1))};
 }
 
+// The first n halves (1 to 16); the others are +0 and their memory is not touched.
+BATON_INLINE V load_first_f16(const void* p, std::int64_t n) {
+  std::uint16_t halves[16] = {};
+  std::memcpy(halves, p, static_cast<std::size_t>(n) * sizeof halves[0]);
+  return load_f16(halves);
+}
+BATON_INLINE V splat_f16(const void* p) {
+  const __m256 all = _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(load_u16(p))));
+  return {all, all};
+}
+BATON_INLINE void store_f16(std::uint16_t* p, V a) {
+  auto* to = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(to, _mm256_cvtps_ph(a.low, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(to + 1, _mm256_cvtps_ph(a.high, _MM_FROUND_TO_NEAREST_INT));
+}
+BATON_INLINE V load_int8(const std::byte* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+
 // Sixteen int8 values out of sixteen floats that are integers already.
 BATON_INLINE void store_int8(std::int8_t* p, V a) {
   const __m256i words = _mm256_permute4x64_epi64(

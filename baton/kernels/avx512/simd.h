@@ -148,6 +148,22 @@ BATON_INLINE V load_f16(const void* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
 }
 
+// The first n halves (1 to 16); the others are +0 and their memory is not touched.
+BATON_INLINE V load_first_f16(const void* p, std::int64_t n) {
+  return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
+}
+BATON_INLINE V splat_f16(const void* p) {
+  return {_mm512_cvtph_ps(_mm256_set1_epi16(static_cast<short>(load_u16(p))))};
+}
+BATON_INLINE void store_f16(std::uint16_t* p, V a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+BATON_INLINE V load_int8(const std::byte* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+
 // Sixteen int8 values out of sixteen floats that are integers already.
 BATON_INLINE void store_int8(std::int8_t* p, V a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));

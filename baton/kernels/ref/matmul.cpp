@@ -1,5 +1,5 @@
 // The matmul of the reference table: one output element at a time, K in order.
-#include "baton/kernels/blocks.h"
+#include "baton/kernels/block_values.h"
 #include "baton/kernels/half.h"
 #include "baton/kernels/ref/scalar.h"
 #include "baton/kernels/ref/table.h"

@@ -174,6 +174,15 @@ void silu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
   });
 }
 
+void gelu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
+  for_lanes(n, [&](std::int64_t i, auto count) {
+    const V g = load_some(gate + i, count);
+    const V inner = mul(fma(mul(set1(0.044715F), g), mul(g, g), g), set1(0.79788456F));
+    const V gelu = mul(mul(set1(0.5F), g), add(set1(1.0F), tanh16(inner)));
+    store_some(out + i, mul(gelu, load_some(up + i, count)), count);
+  });
+}
+
 void add(float* x, const float* y, std::int64_t n) {
   for_lanes(n, [&](std::int64_t i, auto count) {
     store_some(x + i, add(load_some(x + i, count), load_some(y + i, count)), count);
