@@ -51,6 +51,14 @@ void pack_super(const std::byte* stored, std::size_t lane, std::byte* packed) {
     }
     out += packed_scale_bytes(kPacking) + 4 * lane;
     std::uint32_t codes[8];
+    if constexpr (kPacking.blocks == 1 && kPacking.four && !kPacking.one) {
+      // The stored nibbles pair values i and i + 16 already.
+      const std::byte* nibbles = stored + tensor::traits(kType).block_bytes - kQuantBlock / 2;
+      for (std::size_t word = 0; word < 4; ++word) {
+        std::memcpy(out + kWordBytes * word, nibbles + 4 * word, 4);
+      }
+      continue;
+    }
     for (std::size_t j = 0; j < 8; ++j) {
       codes[j] = stored_word<kType>(stored, sub, j);
     }
