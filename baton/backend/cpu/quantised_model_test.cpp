@@ -1,6 +1,7 @@
 // Every quantised type through a whole small model: the promise (chunks, threads, instruction
 // sets), logits near those of the same weights in F32, a tied embedding read back from its packed
 // form, and what is said about rows that are not whole blocks.
+#include "baton/backend/cpu/numerics_version.h"
 #include "baton/backend/runner_for_test.h"
 #include "baton/files/gguf_builder_for_test.h"
 #include "baton/kernels/half.h"
@@ -31,15 +32,22 @@ struct Quantised {
   DType dtype;
   std::uint32_t number;  // of ggml
   std::vector<std::size_t> halves;
-  float minimum;  // in units of the scale, so that values lie around zero
+  float minimum;         // in units of the scale, so that values lie around zero
+  std::uint64_t golden;  // of the logits in this numerics version, see tests/model/golden_test.cpp
 };
 const Quantised kTypes[] = {
-    {DType::kQ4_0, 2, {0}, 0.0F},     {DType::kQ4_1, 3, {0, 2}, -7.5F},
-    {DType::kQ5_0, 6, {0}, 0.0F},     {DType::kQ5_1, 7, {0, 2}, -15.5F},
-    {DType::kQ8_0, 8, {0}, 0.0F},     {DType::kQ2K, 10, {80, 82}, 1.5F},
-    {DType::kQ3K, 11, {108}, 0.0F},   {DType::kQ4K, 12, {0, 2}, 7.5F},
-    {DType::kQ5K, 13, {0, 2}, 15.5F}, {DType::kQ6K, 14, {208}, 0.0F},
-    {DType::kIq4Nl, 20, {0}, 0.0F},   {DType::kMxfp4, 39, {}, 0.0F},
+    {DType::kQ4_0, 2, {0}, 0.0F, 1772371239152698525ULL},
+    {DType::kQ4_1, 3, {0, 2}, -7.5F, 7765335408016774319ULL},
+    {DType::kQ5_0, 6, {0}, 0.0F, 5745492153668876102ULL},
+    {DType::kQ5_1, 7, {0, 2}, -15.5F, 13129364866152361844ULL},
+    {DType::kQ8_0, 8, {0}, 0.0F, 6021414947905049894ULL},
+    {DType::kQ2K, 10, {80, 82}, 1.5F, 8957572708811505367ULL},
+    {DType::kQ3K, 11, {108}, 0.0F, 7067481497723355609ULL},
+    {DType::kQ4K, 12, {0, 2}, 7.5F, 8794505722870259091ULL},
+    {DType::kQ5K, 13, {0, 2}, 15.5F, 14737863107282739959ULL},
+    {DType::kQ6K, 14, {208}, 0.0F, 4490202302645198996ULL},
+    {DType::kIq4Nl, 20, {0}, 0.0F, 14111553021409281725ULL},
+    {DType::kMxfp4, 39, {}, 0.0F, 5856390890993997017ULL},
 };
 
 // Random codes of about unit variance over the inputs, as GGUF stores them, and as f32.
@@ -138,6 +146,7 @@ std::string small_llama(const Quantised& type, bool widened) {
 }
 
 TEST(QuantisedModel, EveryTypeKeepsThePromiseAndIsNearF32) {
+  ASSERT_EQ(kCpuNumericsVersion, 1U);
   for (const Quantised& type : kTypes) {
     SCOPED_TRACE(tensor::dtype_name(type.dtype));
     const files::TemporaryFile stored(small_llama(type, false));
@@ -147,6 +156,7 @@ TEST(QuantisedModel, EveryTypeKeepsThePromiseAndIsNearF32) {
     Runner two(options);
     const auto tokens = random_tokens(75, 3, kVocabulary);
     const auto logits = two.logits(tokens, {1 << 20});
+    EXPECT_EQ(hash_bits(logits), type.golden);
     EXPECT_TRUE(same_bits(logits, two.logits(tokens, {40, 1, 33})));
     options.threads = 1;
     options.isa = "ref";
