@@ -58,6 +58,11 @@ void add_engine_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--kv-dtype,--kv-cache-dtype", options.kv_dtype, "bf16, f16, f32 or q8_0");
   flag(app, "--block-tokens,--block-size", options.block_tokens, "tokens of a KV block")
       ->check(CLI::IsMember({32, 64, 128, 256}));
+  flag(app, "--prefix-cache", options.prefix_cache,
+       "on: prompts share KV that was computed for another of the same key and cache_salt")
+      ->check(CLI::IsMember({"on", "off"}));
+  flag(app, "-C,--cpu-mask", options.cpu_mask,
+       "CPUs of this node as a hex mask (f0 = CPUs 4 to 7); default: all");
   flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
 }

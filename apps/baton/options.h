@@ -38,6 +38,8 @@ struct ServeOptions {
   std::string kv_memory = "0";  // bytes with K, M, G; 0: automatic
   std::string kv_dtype = "bf16";
   int block_tokens = 128;
+  std::string prefix_cache = "on";
+  std::string cpu_mask;  // hex; empty: every CPU that the process may use
   std::string isa = "auto";
   std::string failpoints;
 

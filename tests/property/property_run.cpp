@@ -379,6 +379,25 @@ class Run {
 
 }  // namespace
 
+std::vector<kv::KvDtype> supported_kv_dtypes(const TestModel& model) {
+  std::vector<kv::KvDtype> dtypes;
+  for (const kv::KvDtype dtype :
+       {kv::KvDtype::kBf16, kv::KvDtype::kF32, kv::KvDtype::kF16, kv::KvDtype::kQ8_0}) {
+    backend::CpuBackendOptions options;
+    options.model_path = model.file->path();
+    options.threads = 1;
+    options.kv_dtype = dtype;
+    options.kv_memory_bytes = 1 << 20;
+    const auto made = backend::make_cpu_backend(options);
+    const bool needed = dtype == kv::KvDtype::kBf16 || dtype == kv::KvDtype::kF32;
+    BATON_CHECK(made.has_value() || !needed, "{}", made ? "" : made.error().message);
+    if (made) {
+      dtypes.push_back(dtype);
+    }
+  }
+  return dtypes;
+}
+
 std::string run_schedule(const Schedule& schedule, const std::vector<TestModel>& models,
                          Tally& tally) {
   return Run(schedule, models[schedule.model], tally).go();

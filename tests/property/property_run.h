@@ -24,6 +24,9 @@ struct Tally {
   std::uint64_t three_parts = 0;  // streams with keys in three parts or more
 };
 
+// bf16 and f32, and what else the backend has for heads of this size.
+std::vector<kv::KvDtype> supported_kv_dtypes(const TestModel& model);
+
 // The first difference in words, or empty.
 std::string run_schedule(const Schedule& schedule, const std::vector<TestModel>& models,
                          Tally& tally);

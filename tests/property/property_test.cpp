@@ -52,7 +52,7 @@ TEST(Property, EveryStreamIsTheColdRun) {
   limits.isas = isas_here();
   for (const TestModel& model : models) {
     limits.vocabularies.push_back(model.vocabulary);
-    limits.context_tokens = model.context_tokens;
+    limits.kv_dtypes.push_back(supported_kv_dtypes(model));
   }
   Tally tally;
   for (std::uint64_t seed = options.first; seed < options.first + options.schedules; ++seed) {

@@ -117,7 +117,7 @@ Schedule draw_schedule(std::uint64_t seed, const DrawLimits& limits) {
   Schedule schedule;
   schedule.seed = seed;
   schedule.model = static_cast<std::size_t>(draw.in(0, 1));
-  schedule.kv_dtype = draw.chance(60) ? kv::KvDtype::kBf16 : kv::KvDtype::kF32;
+  schedule.kv_dtype = draw.one_of(limits.kv_dtypes[schedule.model]);
   const std::int32_t vocabulary = limits.vocabularies[schedule.model];
   // The scalar twin is slow: in a third of the schedules, with short prompts.
   const bool with_ref = draw.chance(33);

@@ -44,9 +44,9 @@ struct Schedule {
 };
 
 struct DrawLimits {
-  std::vector<std::int32_t> vocabularies;  // [model]
-  std::int32_t context_tokens = 0;
-  std::vector<std::string> isas;  // those that this CPU can run; "ref" among them
+  std::vector<std::int32_t> vocabularies;           // [model]
+  std::vector<std::vector<kv::KvDtype>> kv_dtypes;  // [model]: those that its heads can have
+  std::vector<std::string> isas;                    // those that this CPU can run; "ref" among them
 };
 
 Schedule draw_schedule(std::uint64_t seed, const DrawLimits& limits);
