@@ -308,5 +308,33 @@ TEST(NoCuda, SaysWhatIsMissing) {
   EXPECT_THAT(made.error().message, HasSubstr("without CUDA"));
 }
 
+// Perplexity asks for many rows at once; each has the bits that a prompt ending there would get.
+TEST(CpuBackend, SeveralRowsOfLogitsAreThoseOfShorterPrompts) {
+  CpuBackendOptions options = Runner::options(test_model_path());
+  options.max_num_seqs = 80;
+  Runner runner(options);
+  for (const std::int32_t rows : {3, 70}) {  // the panel way and row blocks
+    Runner::Sequence sequence = runner.start(random_tokens(100, 5));
+    StepPlan plan;
+    plan.sequences.push_back(runner.part(sequence, 100));
+    plan.sequences[0].logit_rows = rows;
+    const StepResult result = runner.step(std::move(plan));
+    runner.finish(sequence);
+    ASSERT_EQ(result.tokens.size(), 1U);
+    const std::size_t vocabulary = static_cast<std::size_t>(runner.backend().info().vocabulary);
+    const std::vector<float>& logits = result.tokens[0].logits;
+    ASSERT_EQ(logits.size(), vocabulary * static_cast<std::size_t>(rows));
+    for (const std::int32_t row : {0, rows / 2, rows - 1}) {
+      std::vector<TokenId> prompt = random_tokens(100, 5);
+      prompt.resize(static_cast<std::size_t>(100 - rows + 1 + row));
+      const auto begin =
+          logits.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(row) * vocabulary);
+      EXPECT_TRUE(same_bits(runner.logits(prompt, {64}),
+                            {begin, begin + static_cast<std::ptrdiff_t>(vocabulary)}))
+          << "row " << row << " of " << rows;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace baton::backend

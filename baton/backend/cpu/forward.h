@@ -41,9 +41,10 @@ class Forward {
                                      int threads);
 
   // False when plan.all_aborted stopped it. Else logits(i) is filled for the i-th sequence with
-  // logit_rows = 1, in the plan's order, until the next run.
+  // logit_rows > 0, in the plan's order, until the next run.
   bool run(const StepPlan& plan);
-  [[nodiscard]] std::span<const float> logits(std::size_t index) const;  // [vocabulary]
+  // [logit_rows][vocabulary]
+  [[nodiscard]] std::span<const float> logits(std::size_t index) const;
 
  private:
   // Consecutive rows of one sequence.
@@ -154,7 +155,7 @@ class Forward {
 
   // The step being run; vectors keep their capacity.
   std::vector<Span> spans_;
-  std::vector<Span> logit_spans_;  // one row each, in the plan's order
+  std::vector<Span> logit_spans_;  // rows with logits, in the plan's order
   std::vector<TileSpan> tile_spans_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionTask> merges_;
