@@ -8,6 +8,7 @@
 #include "baton/message/node.h"
 
 #include "apps/baton/bench_engine.h"
+#include "apps/baton/bench_perplexity.h"
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -63,6 +64,7 @@ Result<std::uint64_t> parse_bytes(const std::string& text, const std::string& fl
 
 void add_serve_flags(CLI::App& app, ServeOptions& options);
 void add_bench_flags(CLI::App& app, BenchEngineOptions& options);
+void add_bench_flags(CLI::App& app, BenchPerplexityOptions& options);
 
 // Checks that need more than one flag. Throws StartupError naming the flag and what to do.
 void validate(const ServeOptions& options);
