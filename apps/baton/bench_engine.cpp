@@ -5,44 +5,20 @@
 #include "baton/base/cpu_features.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "apps/baton/bench_report.h"
+#include "apps/baton/bench_work.h"
+#include "bench/limits/limits.h"
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <random>
 
 namespace baton::app {
 
 namespace {
-
-struct Measurement {
-  std::string test;
-  std::int32_t batch = 0;
-  std::int32_t threads = 0;
-  std::int32_t depth = 0;
-  std::vector<double> tokens_per_second;  // one per repetition, ascending
-
-  [[nodiscard]] double median() const {
-    const std::size_t middle = tokens_per_second.size() / 2;
-    return tokens_per_second.size() % 2 == 1
-               ? tokens_per_second[middle]
-               : (tokens_per_second[middle - 1] + tokens_per_second[middle]) / 2;
-  }
-  [[nodiscard]] double deviation() const {
-    const double count = static_cast<double>(tokens_per_second.size());
-    const double mean =
-        std::accumulate(tokens_per_second.begin(), tokens_per_second.end(), 0.0) / count;
-    double sum = 0;
-    for (const double value : tokens_per_second) {
-      sum += (value - mean) * (value - mean);
-    }
-    return count > 1 ? std::sqrt(sum / (count - 1)) : 0.0;
-  }
-};
 
 // Sequences of random tokens with blocks of their own, run through one backend.
 class Bench {
@@ -127,33 +103,69 @@ std::int32_t largest(const std::vector<std::int32_t>& values) {
   return values.empty() ? 0 : *std::ranges::max_element(values);
 }
 
+// Of a sequence, at most.
+std::int32_t tokens_each(const BenchEngineOptions& options) {
+  return largest(options.depths) +
+         std::max({largest(options.prompt_tokens), largest(options.generated_tokens), 1});
+}
+
+std::optional<files::DummyModel> dummy_of(const BenchEngineOptions& options) {
+  if (options.load_format == BenchLoadFormat::kFile) {
+    return std::nullopt;
+  }
+  return files::DummyModel{options.shape, options.dtype};
+}
+
 Result<std::unique_ptr<backend::Backend>> make_backend(const BenchEngineOptions& options,
                                                        std::int32_t threads) {
   BATON_TRY(const kv::KvDtype dtype, kv::parse_kv_dtype(options.kv_dtype));
   backend::CpuBackendOptions cpu;
   cpu.model_path = options.model_path;
+  cpu.dummy = dummy_of(options);
   cpu.isa = options.isa;
   cpu.threads = threads;
   cpu.kv_dtype = dtype;
+  cpu.max_context_tokens = tokens_each(options);
   cpu.max_num_seqs = std::max(1, largest(options.batch_sequences));
   cpu.max_step_tokens = std::max({options.step_tokens, cpu.max_num_seqs, kv::kTileTokens});
   return backend::make_cpu_backend(cpu);
 }
 
+Result<WorkCounter> make_counter(const BenchEngineOptions& options) {
+  BATON_TRY(const kv::KvDtype dtype, kv::parse_kv_dtype(options.kv_dtype));
+  const auto dummy = dummy_of(options);
+  BATON_TRY(const files::GgufFile file,
+            dummy ? files::make_dummy_model(*dummy, files::DummyValues::kNone)
+                  : files::GgufFile::open(options.model_path));
+  BATON_TRY(const model::ModelDescription description, model::describe_model(file));
+  return WorkCounter(description, dtype);
+}
+
+Result<bench::Limits> limits_for(const BenchEngineOptions& options, std::int32_t threads,
+                                 double weight_bytes) {
+  if (!options.measure_limits) {
+    return bench::Limits{};
+  }
+  BATON_TRY(const kernels::Isa isa, kernels::parse_isa(options.isa));
+  BATON_TRY(const kernels::KernelTable* table, kernels::pick_kernels(isa));
+  // Of the model's size, so that caches help as much or as little; 1 GB is past all of them.
+  const auto read_bytes = static_cast<std::size_t>(std::clamp(weight_bytes, 16e6, 1e9));
+  return bench::measure_limits(table->isa, threads, read_bytes);
+}
+
+// Runs once uncounted (pages are touched, caches filled), then as often as asked.
 template <class Run>
-Measurement measure(const BenchEngineOptions& options, std::string test, std::int32_t batch,
-                    std::int32_t depth, std::int32_t tokens, Run&& run) {
+std::vector<double> time_runs(std::int32_t repetitions, Run&& run) {
   const SystemClock clock;
-  Measurement measurement{std::move(test), batch, 0, depth, {}};
-  run();  // not counted: pages are touched, caches filled
-  for (std::int32_t repetition = 0; repetition < options.repetitions; ++repetition) {
+  std::vector<double> seconds;
+  run();
+  for (std::int32_t repetition = 0; repetition < repetitions; ++repetition) {
     const TimePoint begin = clock.now();
     run();
-    const double seconds = std::chrono::duration<double>(clock.now() - begin).count();
-    measurement.tokens_per_second.push_back(tokens / seconds);
+    seconds.push_back(std::chrono::duration<double>(clock.now() - begin).count());
   }
-  std::ranges::sort(measurement.tokens_per_second);
-  return measurement;
+  std::ranges::sort(seconds);
+  return seconds;
 }
 
 Status check_fits(const backend::BackendInfo& info, std::int32_t batch, std::int32_t tokens_each) {
@@ -169,76 +181,60 @@ Status check_fits(const backend::BackendInfo& info, std::int32_t batch, std::int
   return {};
 }
 
+// What Bench::prefill and Bench::decode have to compute.
+Work prefill_work(const WorkCounter& counter, std::int32_t batch, std::int32_t depth,
+                  std::int32_t tokens, std::int32_t step_tokens) {
+  Work work;
+  for (std::int32_t done = 0; done < tokens;) {
+    const std::int32_t rows = std::min(tokens - done, step_tokens);
+    for (std::int32_t sequence = 0; sequence < batch; ++sequence) {
+      work += counter.step(1, depth + done, rows, done + rows == tokens ? 1 : 0);
+    }
+    done += rows;
+  }
+  return work;
+}
+
+Work decode_work(const WorkCounter& counter, std::int32_t batch, std::int32_t depth,
+                 std::int32_t tokens) {
+  Work work;
+  for (std::int32_t step = 0; step < tokens; ++step) {
+    work += counter.step(batch, depth + step, 1, 1);
+  }
+  return work;
+}
+
 Status run_all(const BenchEngineOptions& options, std::int32_t threads,
                std::vector<Measurement>& out) {
+  BATON_TRY(const WorkCounter counter, make_counter(options));
+  BATON_TRY(const bench::Limits limits, limits_for(options, threads, counter.weight_bytes()));
   BATON_TRY(const std::unique_ptr<backend::Backend> backend, make_backend(options, threads));
+  const std::int32_t step_tokens = backend->info().max_step_tokens;
   for (const std::int32_t batch : options.batch_sequences) {
+    BATON_TRY_VOID(check_fits(backend->info(), batch, tokens_each(options)));
     for (const std::int32_t depth : options.depths) {
-      const std::int32_t tokens_each =
-          depth + std::max({largest(options.prompt_tokens), largest(options.generated_tokens), 1});
-      BATON_TRY_VOID(check_fits(backend->info(), batch, tokens_each));
-      Bench bench(*backend, batch, tokens_each);
+      Bench bench(*backend, batch, tokens_each(options));
       bench.prefill(0, depth);
-      const auto add = [&](Measurement measurement) {
-        measurement.threads = threads;
-        out.push_back(std::move(measurement));
+      const auto add = [&](const char* kind, std::int32_t tokens, std::vector<double> seconds,
+                           const Work& work) {
+        out.push_back({test_name(kind, tokens, depth), batch, threads, depth, tokens * batch,
+                       std::move(seconds), work, limits});
       };
       for (const std::int32_t tokens : options.prompt_tokens) {
         if (tokens > 0) {
-          add(measure(options, test_name("pp", tokens, depth), batch, depth, tokens * batch,
-                      [&] { bench.prefill(depth, tokens); }));
+          add("pp", tokens, time_runs(options.repetitions, [&] { bench.prefill(depth, tokens); }),
+              prefill_work(counter, batch, depth, tokens, step_tokens));
         }
       }
       for (const std::int32_t tokens : options.generated_tokens) {
         if (tokens > 0) {
-          add(measure(options, test_name("tg", tokens, depth), batch, depth, tokens * batch,
-                      [&] { bench.decode(depth, tokens); }));
+          add("tg", tokens, time_runs(options.repetitions, [&] { bench.decode(depth, tokens); }),
+              decode_work(counter, batch, depth, tokens));
         }
       }
     }
   }
   return {};
-}
-
-void print(const BenchEngineOptions& options, const std::vector<Measurement>& measurements) {
-  const std::string model = std::filesystem::path(options.model_path).stem().string();
-  if (options.format == BenchFormat::kJson) {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
-    for (const Measurement& one : measurements) {
-      all.push_back({{"model", model},
-                     {"test", one.test},
-                     {"batch", one.batch},
-                     {"threads", one.threads},
-                     {"depth", one.depth},
-                     {"isa", options.isa},
-                     {"kv_dtype", options.kv_dtype},
-                     {"tokens_per_second", one.median()},
-                     {"min", one.tokens_per_second.front()},
-                     {"max", one.tokens_per_second.back()},
-                     {"stddev", one.deviation()},
-                     {"repetitions", one.tokens_per_second.size()}});
-    }
-    std::puts(all.dump(2).c_str());
-    return;
-  }
-  const bool csv = options.format == BenchFormat::kCsv;
-  if (csv) {
-    std::puts("model,test,batch,threads,depth,isa,kv_dtype,tokens_per_second,min,max,stddev");
-  } else {
-    std::puts("| model | test | batch | threads | t/s (median) | min .. max |");
-    std::puts("| --- | --- | ---: | ---: | ---: | ---: |");
-  }
-  for (const Measurement& one : measurements) {
-    const double low = one.tokens_per_second.front();
-    const double high = one.tokens_per_second.back();
-    const std::string line =
-        csv ? fmt::format("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f}", model, one.test,
-                          one.batch, one.threads, one.depth, options.isa, options.kv_dtype,
-                          one.median(), low, high, one.deviation())
-            : fmt::format("| {} | {} | {} | {} | {:.2f} | {:.2f} .. {:.2f} |", model, one.test,
-                          one.batch, one.threads, one.median(), low, high);
-    std::puts(line.c_str());
-  }
 }
 
 Status check_options(const BenchEngineOptions& options) {
@@ -251,7 +247,19 @@ Status check_options(const BenchEngineOptions& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "-r and -b must be at least 1; -p, -n, -d and -t at least 0");
   }
+  const bool dummy = options.load_format == BenchLoadFormat::kDummy;
+  if (dummy ? !options.model_path.empty() || options.shape.empty()
+            : options.model_path.empty() || !options.shape.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "give either -m FILE, or --load-format dummy with --shape NAME");
+  }
   return {};
+}
+
+std::string model_name(const BenchEngineOptions& options) {
+  return options.load_format == BenchLoadFormat::kDummy
+             ? fmt::format("{}.{}.dummy", options.shape, options.dtype)
+             : std::filesystem::path(options.model_path).stem().string();
 }
 
 }  // namespace
@@ -268,7 +276,7 @@ int run_bench_engine(const BenchEngineOptions& options) {
     fmt::print(stderr, "baton bench engine: {}\n", status.error().message);
     return 1;
   }
-  print(options, measurements);
+  print_measurements(options, model_name(options), measurements);
   return 0;
 }
 

@@ -1,6 +1,7 @@
 // `baton bench engine`: what llama-bench prints, for this engine. It drives a Backend directly: no
 // scheduler, no HTTP. Tests are named as there: pp512 (prefill 512 tokens), tg128 (decode 128
-// tokens), with `-d` pp512 @ d1024. Thread: main.
+// tokens), with `-d` pp512 @ d1024. Beside tokens/s it says what the machine did: GMAC/s, GB/s, and
+// their shares of limits that it measures itself at start. Thread: main.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,14 @@
 namespace baton::app {
 
 enum class BenchFormat : std::uint8_t { kTable, kJson, kCsv };
+enum class BenchLoadFormat : std::uint8_t { kFile, kDummy };
 
 struct BenchEngineOptions {
-  std::string model_path;                           // -m
+  std::string model_path;  // -m
+  BenchLoadFormat load_format = BenchLoadFormat::kFile;
+  std::string shape;                                // --shape, with kDummy
+  std::string dtype = "q4_0";                       // --dtype, with kDummy
+  bool measure_limits = true;                       // --no-limits: shares are not known then
   std::vector<std::int32_t> prompt_tokens{512};     // -p; 0 = none
   std::vector<std::int32_t> generated_tokens{128};  // -n; 0 = none
   std::vector<std::int32_t> batch_sequences{1};     // -b: sequences decoded side by side

@@ -77,6 +77,7 @@ EngineHost::EngineHost(const ServeOptions& options, const Clock& clock)
   config.max_context_tokens = options.context_tokens;
   config.max_waiting = options.max_queue;
   config.queue_deadline_ms = options.queue_deadline_ms;
+  config.prefix_cache = options.prefix_cache == "on";
   scheduler_ = std::make_unique<engine::BatchScheduler>(*backend_, clock, config, events_);
   geometry_ = scheduler_->probe_block_geometry();
   log::info("context {} tokens, pool {} tokens, exactness tag {}", geometry_.max_context_tokens,
@@ -109,8 +110,10 @@ message::NodeLoad EngineHost::load() const {
   const engine::EngineStats& now = stats();
   load.running = now.running + now.handing_off + now.reserved;
   load.waiting = now.waiting;
-  load.free_blocks = now.groups[0].free_blocks;
+  // What is cached and nobody's can be taken like a free block.
   load.total_blocks = now.groups[0].total_blocks;
+  load.free_blocks = std::min<std::uint64_t>(
+      std::uint64_t{now.groups[0].free_blocks} + now.groups[0].cached_blocks, load.total_blocks);
   load.step_count = now.step_count;
   return load;
 }

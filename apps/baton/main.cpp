@@ -6,6 +6,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include "apps/baton/bench_engine.h"
+#include "apps/baton/bench_perplexity.h"
 #include "apps/baton/options.h"
 #include "apps/baton/serve.h"
 #include "apps/baton/version.h"
@@ -29,6 +30,10 @@ int run(int argc, char** argv) {
   CLI::App* bench_engine =
       bench_command->add_subcommand("engine", "prefill and decode speed, as llama-bench does");
   baton::app::add_bench_flags(*bench_engine, bench);
+  baton::app::BenchPerplexityOptions perplexity;
+  CLI::App* bench_perplexity =
+      bench_command->add_subcommand("perplexity", "how well the model predicts a text");
+  baton::app::add_bench_flags(*bench_perplexity, perplexity);
 
   CLI::App* version_command = app.add_subcommand("version", "print the version");
 
@@ -37,8 +42,11 @@ int run(int argc, char** argv) {
     fmt::print("baton {}\n", baton::app::kVersion);
     return 0;
   }
-  return bench_engine->parsed() ? baton::app::run_bench_engine(bench)
-                                : baton::app::run_serve(serve);
+  if (bench_engine->parsed()) {
+    return baton::app::run_bench_engine(bench);
+  }
+  return bench_perplexity->parsed() ? baton::app::run_bench_perplexity(perplexity)
+                                    : baton::app::run_serve(serve);
 }
 
 }  // namespace

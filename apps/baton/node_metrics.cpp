@@ -54,6 +54,9 @@ void add_engine(MetricsPage& page, const char* role, const engine::EngineStats& 
   page.add_counter("baton_prompt_tokens_cached_total",
                    "prompt tokens not computed thanks to a prefix cache", {},
                    reader(engine.prompt_tokens_cached));
+  page.add_counter("baton_preemptions_total",
+                   "sequences that gave their KV blocks back and were computed again", {},
+                   reader(engine.preemptions));
   page.add_counter("baton_steps_total", "engine steps", {}, reader(engine.step_count));
   page.add_counter("baton_sequences_accepted_total", "sequences that passed the guards", {},
                    reader(engine.accepted));

@@ -1,9 +1,11 @@
 #include "apps/baton/options.h"
 
 #include "baton/base/check.h"
+#include "baton/files/dummy_model.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -55,9 +57,14 @@ void add_engine_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--max-step-ms", options.max_step_ms, "time budget of a mixed step")
       ->check(CLI::Range(1, 10'000));
   flag(app, "--kv-memory", options.kv_memory, "KV pool in bytes (K, M, G); 0: automatic");
-  flag(app, "--kv-dtype,--kv-cache-dtype", options.kv_dtype, "bf16 or f32");
+  flag(app, "--kv-dtype,--kv-cache-dtype", options.kv_dtype, "bf16, f16, f32 or q8_0");
   flag(app, "--block-tokens,--block-size", options.block_tokens, "tokens of a KV block")
       ->check(CLI::IsMember({32, 64, 128, 256}));
+  flag(app, "--prefix-cache", options.prefix_cache,
+       "on: prompts share KV that was computed for another of the same key and cache_salt")
+      ->check(CLI::IsMember({"on", "off"}));
+  flag(app, "-C,--cpu-mask", options.cpu_mask,
+       "CPUs of this node as a hex mask (f0 = CPUs 4 to 7); default: all");
   flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
 }
@@ -132,7 +139,16 @@ void add_serve_flags(CLI::App& app, ServeOptions& options) {
 void add_bench_flags(CLI::App& app, BenchEngineOptions& options) {
   static const std::map<std::string, BenchFormat> formats = {
       {"table", BenchFormat::kTable}, {"json", BenchFormat::kJson}, {"csv", BenchFormat::kCsv}};
-  flag(app, "-m,--model", options.model_path, "GGUF file")->required();
+  static const std::map<std::string, BenchLoadFormat> load_formats = {
+      {"gguf", BenchLoadFormat::kFile}, {"dummy", BenchLoadFormat::kDummy}};
+  flag(app, "-m,--model", options.model_path, "GGUF file");
+  flag(app, "--load-format", options.load_format, "gguf, or dummy: random weights, no file")
+      ->transform(CLI::CheckedTransformer(load_formats, CLI::ignore_case));
+  flag(app, "--shape", options.shape,
+       fmt::format("of a dummy model: {}", fmt::join(files::dummy_shapes(), ", ")));
+  flag(app, "--dtype", options.dtype,
+       fmt::format("of its matrices: {}", fmt::join(files::dummy_dtypes(), ", ")));
+  app.add_flag("!--no-limits", options.measure_limits, "do not measure the machine's limits");
   flag(app, "-p,--n-prompt", options.prompt_tokens, "prompt lengths; 0: none")->delimiter(',');
   flag(app, "-n,--n-gen", options.generated_tokens, "generated lengths; 0: none")->delimiter(',');
   flag(app, "-b,--batch", options.batch_sequences, "sequences decoded at once")->delimiter(',');
@@ -146,7 +162,19 @@ void add_bench_flags(CLI::App& app, BenchEngineOptions& options) {
       ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case));
   flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
-  flag(app, "--kv-dtype", options.kv_dtype, "bf16 or f32");
+  flag(app, "--kv-dtype", options.kv_dtype, "bf16, f16, f32 or q8_0");
+}
+
+void add_bench_flags(CLI::App& app, BenchPerplexityOptions& options) {
+  flag(app, "-m,--model", options.model_path, "GGUF file")->required();
+  flag(app, "-f,--file", options.text_path, "text to predict")->required();
+  flag(app, "-c,--ctx-size", options.context_tokens, "tokens of a window");
+  flag(app, "-t,--threads", options.threads, "threads; 0: one per core")
+      ->check(CLI::Range(0, 1024));
+  flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
+      ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
+  flag(app, "--kv-dtype", options.kv_dtypes, "one run for each of these")->delimiter(',');
+  flag(app, "--per-token", options.per_token_path, "file for one line per scored token");
 }
 
 void validate(const ServeOptions& options) {

@@ -8,6 +8,7 @@
 #include "baton/message/node.h"
 
 #include "apps/baton/bench_engine.h"
+#include "apps/baton/bench_perplexity.h"
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,6 +39,8 @@ struct ServeOptions {
   std::string kv_memory = "0";  // bytes with K, M, G; 0: automatic
   std::string kv_dtype = "bf16";
   int block_tokens = 128;
+  std::string prefix_cache = "on";
+  std::string cpu_mask;  // hex; empty: every CPU that the process may use
   std::string isa = "auto";
   std::string failpoints;
 
@@ -61,6 +64,7 @@ Result<std::uint64_t> parse_bytes(const std::string& text, const std::string& fl
 
 void add_serve_flags(CLI::App& app, ServeOptions& options);
 void add_bench_flags(CLI::App& app, BenchEngineOptions& options);
+void add_bench_flags(CLI::App& app, BenchPerplexityOptions& options);
 
 // Checks that need more than one flag. Throws StartupError naming the flag and what to do.
 void validate(const ServeOptions& options);

@@ -1,5 +1,6 @@
 #include "apps/baton/serve.h"
 
+#include "baton/base/cpu_features.h"
 #include "baton/base/failpoints.h"
 #include "baton/base/log.h"
 #include "baton/cluster/membership.h"
@@ -405,6 +406,8 @@ int run_serve(const ServeOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);
   or_die(failpoints::arm(options.failpoints));
   spdlog::set_level(spdlog::level::from_str(options.log_level));
+  // Before any thread is made: all of them inherit it.
+  or_die(use_cpu_mask(options.cpu_mask));
   ServeOptions resolved = options;
   if (resolved.node_id.empty()) {
     static constexpr const char* kNames[] = {"single", "prefill", "decode", "router"};

@@ -27,8 +27,8 @@ struct SequencePlan {
   // One block table per group; covers positions [0, start + tokens.size()).
   std::vector<std::span<const kv::BlockId>> tables;
 
-  // Rows from the end of `tokens` whose logits are needed: 0 (a chunk inside a prompt) or 1; more
-  // are reserved for speculative decoding and refused by a check until then.
+  // Rows from the end of `tokens` whose logits are needed: 0 (a chunk inside a prompt), 1, or more
+  // with keep_logits (perplexity). Only the last row is sampled.
   std::int32_t logit_rows = 0;
   // What sampling needs when logit_rows > 0. The token drawn has index emitted.size().
   const sample::SamplingParams* sampling = nullptr;
@@ -63,7 +63,7 @@ struct SampledToken {
   TokenId token = 0;
   float logprob = 0.0F;                        // log-softmax of the raw logits
   std::vector<std::pair<TokenId, float>> top;  // sampling->top_logprobs entries
-  std::vector<float> logits;                   // [vocabulary], when keep_logits
+  std::vector<float> logits;                   // [logit_rows][vocabulary], when keep_logits
 };
 
 struct StepResult {

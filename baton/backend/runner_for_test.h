@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -141,6 +143,18 @@ class Runner {
   std::vector<kv::BlockId> free_;
   sample::SamplingParams greedy_;
 };
+
+// FNV-1a over the logits' bytes.
+inline std::uint64_t hash_bits(const std::vector<float>& logits) {
+  std::uint64_t hash = 0xCBF29CE484222325ULL;
+  for (const float logit : logits) {
+    const auto bits = std::bit_cast<std::uint32_t>(logit);
+    for (int byte = 0; byte < 4; ++byte) {
+      hash = (hash ^ ((bits >> (8 * byte)) & 0xFF)) * 0x100000001B3ULL;
+    }
+  }
+  return hash;
+}
 
 inline ::testing::AssertionResult same_bits(const std::vector<float>& a,
                                             const std::vector<float>& b) {

@@ -8,6 +8,7 @@
 #include "baton/base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -238,6 +239,41 @@ TEST(Result, TryReturnsTheFirstError) {
   EXPECT_TRUE(quarter_exists(8).has_value());
   EXPECT_EQ(quarter_exists(7).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_code_name(ErrorCode::kInvalidArgument), "invalid_argument");
+}
+
+TEST(CpuMask, IsHex) {
+  EXPECT_EQ(parse_cpu_mask("f0").value(), (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_EQ(parse_cpu_mask("0x3").value(), (std::vector<int>{0, 1}));
+  EXPECT_EQ(parse_cpu_mask("80000000000000001").value(), (std::vector<int>{0, 67}));
+  for (const char* bad : {"", "0", "0x", "g1", "-1", "1,2", "0x0000"}) {
+    EXPECT_EQ(parse_cpu_mask(bad).error().code, ErrorCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(CpuMask, HoldsForThreadsMadeLater) {
+  std::thread([] {  // a thread of its own: the mask stays on it
+    ASSERT_TRUE(use_cpu_mask(""));
+    cpu_set_t before;
+    ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+    std::size_t first = 0;
+    while (!CPU_ISSET(first, &before)) {
+      ++first;
+    }
+    std::string mask(first / 4 + 1, '0');
+    mask[0] = static_cast<char>('0' + (1 << (first % 4)));
+    ASSERT_TRUE(use_cpu_mask(mask));
+    EXPECT_EQ(available_cpus(), 1);
+    std::thread([] { EXPECT_EQ(available_cpus(), 1); }).join();
+  })
+      .join();
+}
+
+TEST(CpuMask, NamesAbsentCpus) {
+  const std::string far(CPU_SETSIZE / 4 + 1, '8');  // every fourth CPU, and one past all
+  const Status refused = use_cpu_mask(far);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find(std::to_string(CPU_SETSIZE + 3)), std::string::npos);
 }
 
 TEST(CheckDeathTest, PrintsTheCondition) {

@@ -1,9 +1,12 @@
 // __builtin_cpu_supports also asks whether the system saves the wide registers (XGETBV).
 #include "baton/base/cpu_features.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace baton {
 namespace {
@@ -48,6 +51,70 @@ int available_cpus() {
     return 1;
   }
   return std::max(1, CPU_COUNT(&set));
+}
+
+Result<std::vector<int>> parse_cpu_mask(std::string_view mask) {
+  std::string_view digits = mask;
+  if (digits.starts_with("0x") || digits.starts_with("0X")) {
+    digits.remove_prefix(2);
+  }
+  std::vector<int> cpus;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const auto digit = static_cast<unsigned char>(digits[digits.size() - 1 - i]);
+    if (std::isxdigit(digit) == 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--cpu-mask: '{}' is not a hex mask such as f0", mask), "cpu-mask");
+    }
+    const int value = std::isdigit(digit) != 0 ? digit - '0' : std::tolower(digit) - 'a' + 10;
+    for (int bit = 0; bit < 4; ++bit) {
+      if ((value >> bit & 1) != 0) {
+        cpus.push_back(static_cast<int>(4 * i) + bit);
+      }
+    }
+  }
+  if (cpus.empty()) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("--cpu-mask: '{}' names no CPU", mask),
+                "cpu-mask");
+  }
+  return cpus;
+}
+
+Status use_cpu_mask(std::string_view mask) {
+  if (mask.empty()) {
+    return {};
+  }
+  BATON_TRY(const std::vector<int> cpus, parse_cpu_mask(mask));
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    return fail(ErrorCode::kInternal, "--cpu-mask: the system does not say which CPUs there are");
+  }
+  std::vector<int> present;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &allowed)) {
+      present.push_back(cpu);
+    }
+  }
+  cpu_set_t wanted;
+  CPU_ZERO(&wanted);
+  std::vector<int> absent;
+  for (const int cpu : cpus) {
+    if (std::binary_search(present.begin(), present.end(), cpu)) {
+      CPU_SET(static_cast<std::size_t>(cpu), &wanted);
+    } else {
+      absent.push_back(cpu);
+    }
+  }
+  if (!absent.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--cpu-mask: {} names CPU {}, this process may use CPU {}", mask,
+                            fmt::join(absent, ", "), fmt::join(present, ", ")),
+                "cpu-mask");
+  }
+  if (::sched_setaffinity(0, sizeof wanted, &wanted) != 0) {
+    return fail(ErrorCode::kInternal, "--cpu-mask: the system refused it");
+  }
+  return {};
 }
 
 }  // namespace baton

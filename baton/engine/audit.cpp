@@ -63,6 +63,7 @@ void BatchScheduler::publish_gauges() {
 }
 
 void BatchScheduler::check_integrity() const {
+  index_.check_integrity();
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     const kv::BlockPool& pool = *pools_[group];
     pool.check_integrity();

@@ -1,4 +1,5 @@
-// The loop, the door and the end of a sequence. Steps are in step.cpp, handoffs in handoff.cpp.
+// The loop, the door and the end of a sequence. Who has room is in room.cpp, steps in step.cpp,
+// handoffs in handoff.cpp.
 #include "baton/engine/batch_scheduler.h"
 
 #include "baton/base/check.h"
@@ -80,12 +81,20 @@ BatchScheduler::BatchScheduler(backend::Backend& backend, const Clock& clock,
       info_(backend.info()),
       stats_(info_.layout.groups.size()),
       mailbox_(config.mailbox_capacity),
+      pools_(make_pools()),
+      index_(info_.layout.tiles_per_block(), pools_),
+      hasher_(config.cache_key),
       scheduler_(scheduler_config(config, info_)) {
+  publish_gauges();
+}
+
+std::vector<std::unique_ptr<kv::BlockPool>> BatchScheduler::make_pools() {
+  std::vector<std::unique_ptr<kv::BlockPool>> pools;
   for (std::size_t group = 0; group < info_.group_blocks.size(); ++group) {
-    pools_.push_back(std::make_unique<kv::BlockPool>(
+    pools.push_back(std::make_unique<kv::BlockPool>(
         info_.group_blocks[group], [this, group](kv::BlockId block) { poison(group, block); }));
   }
-  publish_gauges();
+  return pools;
 }
 
 BatchScheduler::~BatchScheduler() {
@@ -221,6 +230,7 @@ Status BatchScheduler::enqueue(message::Submit&& submit, sched::Kind kind, Event
   sequence->cancel = std::move(cancel);
   const SequenceKey key = submit.key;
   sequence->request = std::move(submit);
+  set_digest_root(*sequence);
   scheduler_.add(key, demand, clock_.now());
   sequences_.emplace(key, std::move(sequence));
   stats_.accepted.fetch_add(1, std::memory_order_relaxed);
@@ -287,6 +297,7 @@ void BatchScheduler::abort(const message::Abort& abort) {
 void BatchScheduler::end(const SequenceKey& key, EndReason reason) {
   const SequenceKey copy = key;  // `key` may live in the sequence
   scheduler_.finish(copy);
+  drop_tables(*sequences_.at(copy));
   sequences_.erase(copy);
   stats_.ended[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
 }

@@ -7,7 +7,9 @@
 //   Reserve ─► waiting ─► reserved ── Adopt ─► decoding ─► done  (another source of prefilled
 //   sequences)
 //
-// Blocks are taken at admission for all that a sequence may need, so a running one always finishes.
+// When the pool is full, the last in order gives its blocks back and is computed again later
+// (prefilling or decoding -> waiting): same bits, and a running sequence always finishes. Complete
+// tiles stay in a prefix index after their sequence until their room is needed.
 #pragma once
 
 #include "baton/backend/backend.h"
@@ -16,12 +18,14 @@
 #include "baton/engine/sequence.h"
 #include "baton/engine/stats.h"
 #include "baton/kv/block_pool.h"
+#include "baton/kv/prefix_index.h"
 #include "baton/message/engine.h"
 #include "baton/sched/scheduler.h"
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -37,7 +41,9 @@ struct EngineConfig {
   std::int32_t max_waiting = 1024;          // sequences waiting for room; above: Refused later
   std::int64_t queue_deadline_ms = 60'000;  // longest wait for room; after it Refused later
   std::size_t mailbox_capacity =
-      4096;  // bounds what a flood of requests can hold before a step ends
+      4096;                  // bounds what a flood of requests can hold before a step ends
+  bool prefix_cache = true;  // --prefix-cache: prompts share what was computed for another
+  std::string cache_key;     // of tile digests: the cluster's secret; empty = random
 };
 
 // What a peer must know of the pool, and --print of the start-up.
@@ -116,7 +122,8 @@ class BatchScheduler {
   // their lease ends.
   void abort(const message::Abort& abort);
 
-  // Every block is free, or held by exactly the tables and leases known here. Dies otherwise.
+  // Every block is free, cached, or held by exactly the tables and leases known here; pools and
+  // prefix index agree. Dies otherwise.
   void check_integrity() const;
   [[nodiscard]] bool idle() const;  // no sequence and no lease
 
@@ -127,6 +134,7 @@ class BatchScheduler {
   };
 
   // batch_scheduler.cpp
+  std::vector<std::unique_ptr<kv::BlockPool>> make_pools();
   bool cycle(std::vector<message::EngineCommand> commands);
   void handle(message::EngineCommand&& command);
   void submit(message::Submit&& submit, sched::Kind kind);
@@ -138,8 +146,21 @@ class BatchScheduler {
   void end(const SequenceKey& key, EndReason reason);
   void end_with_event(const SequenceKey& key, EndReason reason, Error why);
   [[nodiscard]] Duration sleep_limit() const;
-  // step.cpp
+  // room.cpp
   void admit();
+  [[nodiscard]] bool try_admit(Sequence& sequence, const kv::PrefixHit& hit);
+  void grow_decoding();
+  [[nodiscard]] bool try_grow(Sequence& sequence, std::int32_t tokens);
+  void preempt(const SequenceKey& key);
+  std::vector<kv::BlockRef> take_blocks(std::size_t group, std::uint32_t count);
+  void drop_tables(Sequence& sequence);
+  // prefix.cpp
+  [[nodiscard]] kv::PrefixHit find_prefix(Sequence& sequence);
+  void index_tiles(Sequence& sequence, std::int32_t computed_tokens);
+  void extend_digests(Sequence& sequence, std::size_t tiles);
+  void set_digest_root(Sequence& sequence);
+  void copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to, std::int32_t tiles);
+  // step.cpp
   bool step();
   void build_plan(const sched::Batch& batch);
   void apply(const sched::Batch& batch, backend::StepResult&& result);
@@ -161,7 +182,9 @@ class BatchScheduler {
   const backend::BackendInfo info_;
   EngineStats stats_;
   Mailbox mailbox_;
-  std::vector<std::unique_ptr<kv::BlockPool>> pools_;  // [group]
+  const std::vector<std::unique_ptr<kv::BlockPool>> pools_;  // [group]
+  kv::PrefixIndex index_;
+  kv::TileHasher hasher_;
   sched::Scheduler scheduler_;
   std::unordered_map<SequenceKey, std::unique_ptr<Sequence>> sequences_;
   std::unordered_map<std::uint64_t, Lease> leases_;  // by LeaseId::value

@@ -329,7 +329,7 @@ TEST(Reservations, WaitForRoomThenExpire) {
   config.queue_deadline_ms = 1000;
   EngineHarness decode(pool(8), config);
   for (std::uint64_t n = 1; n <= 3; ++n) {
-    decode.post(message::Reserve{submit_of(n, 60, 30)});  // 3 of 8 blocks each, half is 4
+    decode.post(message::Reserve{submit_of(n, 70, 30)});  // 3 of 8 blocks each, half is 4
   }
   decode.run_until_idle();
   EXPECT_EQ(decode.reserved.size(), 1U);

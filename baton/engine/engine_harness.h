@@ -63,7 +63,8 @@ class EngineHarness {
     EXPECT_EQ(endings, stats.accepted.load()) << "every accepted sequence ends in one way";
     EXPECT_TRUE(engine.idle());
     for (std::size_t group = 0; group < stats.group_count; ++group) {
-      EXPECT_EQ(stats.groups[group].free_blocks.load(), stats.groups[group].total_blocks.load());
+      EXPECT_EQ(stats.groups[group].free_blocks.load() + stats.groups[group].cached_blocks.load(),
+                stats.groups[group].total_blocks.load());
       EXPECT_EQ(stats.groups[group].used_blocks.load(), 0U);
     }
     EXPECT_EQ(stats.running + stats.waiting + stats.reserved + stats.handing_off, 0U);
@@ -126,8 +127,10 @@ class EngineHarness {
     return testing::FakeBackend::reference(options_, submit.prompt, submit.sampling,
                                            submit.key.choice, submit.max_tokens);
   }
+  // Free, or cached and nobody's.
   [[nodiscard]] std::uint32_t free_blocks() const {
-    return engine.stats().groups[0].free_blocks.load();
+    const GroupGauges& group = engine.stats().groups[0];
+    return group.free_blocks.load() + group.cached_blocks.load();
   }
 
  private:

@@ -296,7 +296,7 @@ TEST(Guards, AFullQueueAndADeadlineSayLater) {
   node.post(message::RunLocally{submit_of(1, 10, 100)});
   node.engine.run_once();
   for (std::uint64_t n = 2; n <= 4; ++n) {
-    node.post(message::RunLocally{submit_of(n, 10, 100)});
+    node.post(message::RunLocally{submit_of(n, 100, 10)});  // needs the whole pool
   }
   node.engine.run_once();
   node.take_events();

@@ -109,6 +109,8 @@ Result<Sequence*> BatchScheduler::ingest_sequence_handoff(const message::Adopt& 
   sequence.request.emitted.push_back(adopt.first[0].token);
   sequence.tokens.push_back(adopt.first[0].token);
   sequence.kv_bytes = adopt.kv_bytes;
+  sequence.cached_tokens = adopt.first[0].cached_tokens;  // the prefill node's
+  index_tiles(sequence, scheduler_.demand(adopt.key).prefill_tokens);
   return &sequence;
 }
 

@@ -4,6 +4,7 @@
 
 #include "baton/base/bounded_queue.h"
 #include "baton/kv/block_table.h"
+#include "baton/kv/tile_digest.h"
 #include "baton/message/engine.h"
 
 #include <atomic>
@@ -20,6 +21,10 @@ struct Sequence {
   std::vector<TokenId> tokens;         // prompt + emitted: position -> input token
   std::vector<TokenId> end_tokens;     // those that end it: the model's (unless ignored) + stop ids
   std::vector<kv::BlockTable> tables;  // [group]; empty while waiting
+  kv::TileDigest digest_root;
+  std::vector<kv::TileDigest> digests;  // of the first complete tiles of `tokens`, as far as needed
+  std::int32_t indexed_tiles = 0;       // of its tables, so many are in the prefix index
+  std::int32_t cached_tokens = -1;      // of the prompt, at its first admission; -1 = not yet
   BoundedQueue<message::EngineEvent>* events = nullptr;
   std::shared_ptr<const std::atomic<bool>> cancel;
   message::LeaseId lease;      // 0 = none

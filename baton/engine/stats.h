@@ -29,8 +29,9 @@ struct GroupGauges {
   std::atomic<std::uint32_t> free_blocks{0};
   std::atomic<std::uint32_t> used_blocks{0};  // owned by running sequences or leased
   std::atomic<std::uint32_t> reserved_blocks{
-      0};                                       // part of used: reservations that wait for their KV
-  std::atomic<std::uint32_t> cached_blocks{0};  // unreferenced but kept (prefix cache, issue 4): 0
+      0};  // part of used: reservations that wait for their KV
+  std::atomic<std::uint32_t> cached_blocks{
+      0};  // unreferenced but kept: can be taken like free ones
 };
 
 struct EngineStats {
@@ -40,8 +41,9 @@ struct EngineStats {
   // Counters: never fall.
   std::atomic<std::uint64_t> step_count{0};
   std::atomic<std::uint64_t> prompt_tokens_computed{0};  // rows run in prefill chunks
-  std::atomic<std::uint64_t> prompt_tokens_cached{0};    // 0 until the prefix cache (issue 4)
-  std::atomic<std::uint64_t> tokens_generated{0};        // drawn here; adopted ones are not
+  std::atomic<std::uint64_t> prompt_tokens_cached{0};    // rows not run: the prefix cache had them
+  std::atomic<std::uint64_t> preemptions{0};  // sequences that gave their blocks back for a while
+  std::atomic<std::uint64_t> tokens_generated{0};  // drawn here; adopted ones are not
   std::atomic<std::uint64_t> accepted{0};
   std::atomic<std::uint64_t> refused{0};  // by a guard or a full queue
   std::array<std::atomic<std::uint64_t>, kEndReasons> ended{};

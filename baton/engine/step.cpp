@@ -1,4 +1,4 @@
-// One step: admission, the plan, the backend, its tokens.
+// One step: the plan, the backend, its tokens.
 #include "baton/base/check.h"
 #include "baton/base/failpoints.h"
 #include "baton/engine/batch_scheduler.h"
@@ -16,30 +16,8 @@ EndReason end_reason(message::FinishReason finish) {
 
 }  // namespace
 
-void BatchScheduler::admit() {
-  std::vector<std::uint32_t> free_blocks;
-  for (const auto& pool : pools_) {
-    free_blocks.push_back(pool->free_blocks());
-  }
-  for (const SequenceKey& key : scheduler_.admit(free_blocks)) {
-    Sequence& sequence = *sequences_.at(key);
-    const sched::Demand& demand = scheduler_.demand(key);
-    for (std::size_t group = 0; group < pools_.size(); ++group) {
-      auto blocks = pools_[group]->try_take(scheduler_.blocks_needed(group, demand.room_tokens));
-      BATON_CHECK(blocks.has_value(), "admitted without room in group {}", group);
-      sequence.tables.emplace_back(*std::move(blocks));
-    }
-    if (demand.kind == sched::Kind::kReserve) {
-      message::Reserved reserved;
-      reserved.key = key;
-      reserved.kv_tokens = demand.prefill_tokens;
-      reserved.blocks = lend(sequence, demand.prefill_tokens);
-      sequence.events->push_unbounded(std::move(reserved));
-    }
-  }
-}
-
 bool BatchScheduler::step() {
+  grow_decoding();
   const sched::Batch batch = scheduler_.plan();
   if (batch.items.empty()) {
     return false;
@@ -92,6 +70,9 @@ void BatchScheduler::apply(const sched::Batch& batch, backend::StepResult&& resu
   scheduler_.step_done(batch, result.elapsed);
   stats_.prompt_tokens_computed.fetch_add(static_cast<std::uint64_t>(batch.prefill_rows),
                                           std::memory_order_relaxed);
+  for (const sched::BatchItem& item : batch.items) {
+    index_tiles(*sequences_.at(item.key), item.start + item.tokens);
+  }
   for (backend::SampledToken& drawn : result.tokens) {
     BATON_CHECK(drawn.sequence < batch.items.size() && batch.items[drawn.sequence].samples,
                 "token for row {} of a batch of {}", drawn.sequence, batch.items.size());
@@ -111,6 +92,7 @@ void BatchScheduler::take_token(Sequence& sequence, backend::SampledToken&& draw
     token.top.push_back({id, logprob});
   }
   token.kv_bytes = sequence.kv_bytes;
+  token.cached_tokens = sequence.cached_tokens;
   sequence.request.emitted.push_back(drawn.token);
   sequence.tokens.push_back(drawn.token);
   token.finish = sequence.finish_after_last();

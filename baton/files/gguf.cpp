@@ -84,6 +84,10 @@ Result<GgufFile> GgufFile::open(const std::string& path) {
   return GgufParser::parse(path, std::move(file));
 }
 
+Result<GgufFile> GgufFile::from_memory(const std::string& name, MappedFile memory) {
+  return GgufParser::parse(name, std::move(memory));
+}
+
 std::span<const std::byte> GgufFile::header_bytes() const {
   return file_.bytes().first(data_offset_);
 }

@@ -66,6 +66,10 @@ class GgufFile {
   // endianness, split file: named).
   static Result<GgufFile> open(const std::string& path);
 
+  // The same bytes from memory; `name` stands for the path in messages. Errors: as open's, less
+  // kNotFound and kIo.
+  static Result<GgufFile> from_memory(const std::string& name, MappedFile memory);
+
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::uint64_t file_bytes() const { return file_.bytes().size(); }
   // [0, first tensor byte): magic, counts, metadata and tensor directory.

@@ -40,6 +40,10 @@ class GgufBuilder {
   // `bytes` of data, all `fill`; the directory says what dims and type say.
   void tensor(std::string_view name, std::uint32_t type, const std::vector<std::uint64_t>& dims,
               std::size_t bytes, char fill = 0) {
+    tensor(name, type, dims, std::string(bytes, fill));
+  }
+  void tensor(std::string_view name, std::uint32_t type, const std::vector<std::uint64_t>& dims,
+              const std::string& bytes) {
     ++tensors_;
     text(directory_, name);
     put(directory_, static_cast<std::uint32_t>(dims.size()));
@@ -49,7 +53,7 @@ class GgufBuilder {
     put(directory_, type);
     data_.resize((data_.size() + alignment - 1) / alignment * alignment);
     put(directory_, static_cast<std::uint64_t>(data_.size()));
-    data_.append(bytes, fill);
+    data_.append(bytes);
   }
   [[nodiscard]] std::string build() const {
     std::string file = "GGUF";

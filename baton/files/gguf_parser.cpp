@@ -272,12 +272,12 @@ Status GgufParser::parse_tensor_info(std::uint64_t index) {
   BATON_TRY(const std::uint64_t number, read_unsigned(4, what));
   const auto type = runnable_type(static_cast<std::uint32_t>(number));
   if (!type) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: {} is of type {} (number {}), which is not supported; F32, F16, "
-                            "BF16, Q4_0, Q4_1 and Q8_0 are",
-                            result_.path_, what,
-                            known_type_name(static_cast<std::uint32_t>(number)), number),
-                result_.path_);
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: {} is of type {} (number {}), which is not supported; {} are",
+                    result_.path_, what, known_type_name(static_cast<std::uint32_t>(number)),
+                    number, runnable_type_names()),
+        result_.path_);
   }
   tensor.type = *type;
   if (tensor.dims[0] % tensor_type_block_elements(*type) != 0) {

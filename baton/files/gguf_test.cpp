@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 constexpr std::uint32_t kF32 = 0;
 constexpr std::uint32_t kQ4_1 = 3;
 constexpr std::uint32_t kQ8_0 = 8;
-constexpr std::uint32_t kQ4_K = 12;
+constexpr std::uint32_t kQ4K = 12;
+constexpr std::uint32_t kIq2Xxs = 16;
 
 GgufBuilder small_model() {
   GgufBuilder builder;
@@ -153,9 +154,12 @@ TEST(Gguf, DirectoryIsChecked) {
     builder.tensor("t", type, dims, 64);
     return error_of(builder.build());
   };
-  EXPECT_THAT(with(kQ4_K, {256}), HasSubstr("Q4_K (number 12)"));
+  EXPECT_THAT(with(kIq2Xxs, {256}),
+              ::testing::AllOf(HasSubstr("IQ2_XXS (number 16)"),
+                               HasSubstr("Q6_K, IQ4_NL, BF16 and MXFP4 are")));
   EXPECT_THAT(with(77, {256}), HasSubstr("unknown (number 77)"));
   EXPECT_THAT(with(kQ4_1, {33}), HasSubstr("multiple of 32"));
+  EXPECT_THAT(with(kQ4K, {576}), HasSubstr("rows of 576 elements, Q4_K needs a multiple of 256"));
   EXPECT_THAT(with(kF32, {}), HasSubstr("0 dimensions"));
   EXPECT_THAT(with(kF32, {1, 1, 1, 1, 1}), HasSubstr("5 dimensions"));
   EXPECT_THAT(with(kF32, {1ULL << 40, 1ULL << 40}), HasSubstr("more than"));

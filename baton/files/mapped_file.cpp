@@ -42,6 +42,22 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   return file;
 }
 
+Result<MappedFile> MappedFile::in_memory(std::size_t size_bytes,
+                                         const std::function<void(std::span<std::byte>)>& fill) {
+  void* data = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    return fail(ErrorCode::kOverloaded,
+                fmt::format("cannot get {} bytes of memory: {}", size_bytes, std::strerror(errno)));
+  }
+  MappedFile file;
+  file.data_ = static_cast<const std::byte*>(data);
+  file.size_bytes_ = size_bytes;
+  fill({static_cast<std::byte*>(data), size_bytes});
+  ::mprotect(data, size_bytes, PROT_READ);
+  return file;
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_bytes_(std::exchange(other.size_bytes_, 0)) {}

@@ -1,9 +1,10 @@
-// A whole file mapped read-only. Thread: any; immutable after open.
+// A whole file, or memory made in its place, mapped read-only. Thread: any; immutable once made.
 #pragma once
 
 #include "baton/base/result.h"
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -14,6 +15,11 @@ class MappedFile {
   // Errors: kNotFound, kIo (also for something that is not a regular file). An empty file maps to
   // an empty span.
   static Result<MappedFile> open(const std::string& path);
+
+  // Memory that `fill` writes once; pages that it leaves alone are zero and take no memory. Released
+  // pages read as zero from then on. Errors: kOverloaded (no memory).
+  static Result<MappedFile> in_memory(std::size_t size_bytes,
+                                      const std::function<void(std::span<std::byte>)>& fill);
 
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;

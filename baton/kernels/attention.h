@@ -1,7 +1,8 @@
 // Arguments of the paged attention kernels (numerics rule 3 of docs/exactness.md). Keys are read in
 // tiles of 32 at absolute positions and cut into parts at absolute multiples of 512. In a part: all
-// visible scores, one maximum, exp, weights rounded to the cache's dtype (bf16), their sum, then V
-// in token order; parts are merged in order. The bytes depend on the query's position alone.
+// visible scores (capped where the model does), one maximum, exp, weights rounded to the cache's
+// dtype (bf16 only), their sum, then V in token order; parts are merged in order. The bytes depend
+// on the query's position alone.
 #pragma once
 
 #include "baton/tensor/dtype.h"
@@ -15,18 +16,25 @@ inline constexpr std::int64_t kTileKeys = 32;
 inline constexpr std::int64_t kPartKeys = 512;
 
 // A tile of one layer and kv head: the K plane, then the V plane, `kv_plane_bytes` each.
-//   bf16: K [head_dim / 2][32][2], V [16][head_dim][2];  f32: K [head_dim][32], V [32][head_dim]
-// Aligned to 64. head_dim: even, 2 to kMaxHeadDim.
+//   bf16: K [head_dim / 2][32][2], V [16][head_dim][2];  f32, f16: K [head_dim][32], V
+//   [32][head_dim] q8_0: each plane has f16 scales [head_dim / 32][32 keys], then int8 as for f32
+// f16 and q8_0 are widened to f32 exactly; what is beyond them when written is clamped. Aligned to 64. head_dim: even, 2 to kMaxHeadDim; for
+// q8_0 a multiple of 32.
 inline constexpr std::int64_t kMaxHeadDim = 512;
+inline constexpr std::int64_t kKvScaleDims = 32;  // lanes that share a scale in q8_0
 constexpr std::size_t kv_plane_bytes(tensor::DType dtype, std::int64_t head_dim) {
-  return static_cast<std::size_t>(kTileKeys * head_dim) * (dtype == tensor::DType::kF32 ? 4 : 2);
+  const auto values = static_cast<std::size_t>(kTileKeys * head_dim);
+  if (dtype == tensor::DType::kQ8_0) {
+    return values + values / static_cast<std::size_t>(kKvScaleDims) * 2;
+  }
+  return values * (dtype == tensor::DType::kF32 ? 4 : 2);
 }
 constexpr std::size_t kv_tile_bytes(tensor::DType dtype, std::int64_t head_dim) {
   return 2 * kv_plane_bytes(dtype, head_dim);
 }
 
 struct KvWriteArgs {
-  tensor::DType dtype = tensor::DType::kBf16;  // kBf16 or kF32
+  tensor::DType dtype = tensor::DType::kBf16;  // kBf16, kF16, kF32 or kQ8_0
   std::int64_t head_dim = 0;
   std::int64_t first_slot = 0;  // position % 32 of the first token; slot 0 zeroes the tile first
   std::int64_t tokens = 0;      // first_slot + tokens <= 32
@@ -40,7 +48,7 @@ struct KvWriteArgs {
 // Queries of one sequence that share one kv head. Query row r is query head r % group of token
 // r / group; the token's position is first_position + r / group.
 struct AttentionArgs {
-  tensor::DType dtype = tensor::DType::kBf16;  // of the cache: kBf16 or kF32
+  tensor::DType dtype = tensor::DType::kBf16;  // of the cache, as in KvWriteArgs
   std::int64_t head_dim = 0;
   const std::byte* const* tiles = nullptr;  // [p / 32] = the tile with position p
   std::int64_t first_position = 0;
@@ -51,6 +59,7 @@ struct AttentionArgs {
   std::int64_t q_stride = 0;       // floats between tokens
   float* out = nullptr;            // addressed as q, with out_stride
   std::int64_t out_stride = 0;
+  float soft_cap = 0.0F;  // scaled scores become cap * tanh(score / cap); 0 = no cap
 };
 
 // Rows that a kernel may take through the tiles together.

@@ -48,6 +48,31 @@ struct Cache {
       }
     }
   }
+
+  // What the tile holds, by the layout that attention.h describes.
+  [[nodiscard]] float read(std::int64_t token, std::int64_t dim, bool value) const {
+    const std::int64_t slot = token % kTileKeys;
+    const std::byte* plane = tiles[static_cast<std::size_t>(token / kTileKeys)];
+    plane += value ? kv_plane_bytes(dtype, head_dim) : 0;
+    const std::int64_t at = value ? slot * head_dim + dim : dim * kTileKeys + slot;
+    switch (dtype) {
+      case DType::kF32: {
+        float read;
+        std::memcpy(&read, plane + 4 * at, sizeof read);
+        return read;
+      }
+      case DType::kF16:
+        return f16_to_f32(load_u16(plane + 2 * at));
+      case DType::kQ8_0: {
+        const float scale = f16_to_f32(load_u16(plane + 2 * (dim / 32 * kTileKeys + slot)));
+        return scale * static_cast<float>(static_cast<std::int8_t>(plane[2 * head_dim + at]));
+      }
+      default:
+        return bf16_to_f32(
+            load_u16(plane + (value ? (slot / 2 * head_dim + dim) * 4 + slot % 2 * 2
+                                    : (dim / 2 * kTileKeys + slot) * 4 + dim % 2 * 2)));
+    }
+  }
 };
 
 struct Queries {
@@ -55,6 +80,7 @@ struct Queries {
   std::int64_t count;
   std::int64_t group;
   std::int64_t head_dim;
+  float soft_cap = 0.0F;
   std::vector<float> q;
 
   Queries(std::int64_t first, std::int64_t tokens, std::int64_t heads, std::int64_t dims, Kind kind)
@@ -75,7 +101,8 @@ struct Queries {
             q.data(),
             stride(),
             out,
-            group * head_dim};
+            group * head_dim,
+            soft_cap};
   }
 };
 
@@ -98,6 +125,12 @@ std::vector<float> run(const KernelTable& table, const Cache& cache, const Queri
   return out;
 }
 
+constexpr DType kCacheTypes[] = {DType::kBf16, DType::kF32, DType::kF16, DType::kQ8_0};
+
+bool fits(DType dtype, std::int64_t head_dim) {
+  return dtype != DType::kQ8_0 || head_dim % kKvScaleDims == 0;
+}
+
 class Attention : public ::testing::Test {
  private:
   ScopedFloatMode mode_;
@@ -109,21 +142,32 @@ struct Case {
   std::int64_t first_position;
   std::int64_t count;
   std::int64_t window;
+  float soft_cap = 0.0F;
 };
 const Case kCases[] = {
-    {64, 3, 0, 40, 0},      // a chunk from the start
-    {64, 3, 1100, 1, 0},    // decode in the third part
-    {64, 3, 1535, 3, 0},    // over the border to the fourth part
-    {64, 1, 500, 40, 0},    // single heads over the first border
-    {64, 2, 1003, 37, 96},  // sliding window
-    {64, 4, 1020, 9, 5},    // a window smaller than a tile
-    {128, 2, 545, 5, 0},   {80, 5, 70, 7, 0}, {16, 7, 530, 3, 40},
-    {6, 1, 33, 9, 0},      {2, 2, 0, 3, 0},   {34, 3, 512, 2, 512},
+    {64, 3, 0, 40, 0},           // a chunk from the start
+    {64, 3, 1100, 1, 0},         // decode in the third part
+    {64, 3, 1535, 3, 0},         // over the border to the fourth part
+    {64, 1, 500, 40, 0},         // single heads over the first border
+    {64, 2, 1003, 37, 96},       // sliding window
+    {64, 4, 1020, 9, 5},         // a window smaller than a tile
+    {32, 2, 570, 11, 33, 0.3F},  // scores of up to about 2, so that caps matter
+    {256, 2, 530, 3, 520, 50.0F},
+    {64, 2, 40, 30, 0, 1.0F},
+    {128, 2, 545, 5, 0},
+    {80, 5, 70, 7, 0},
+    {16, 7, 530, 3, 40},
+    {6, 1, 33, 9, 0},
+    {2, 2, 0, 3, 0},
+    {34, 3, 512, 2, 512},
 };
 
 TEST_F(Attention, WrittenTilesAreEqual) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
-    for (const std::int64_t head_dim : {2, 6, 64, 80}) {
+  for (const DType dtype : kCacheTypes) {
+    for (const std::int64_t head_dim : {2, 6, 64, 80, 96}) {
+      if (!fits(dtype, head_dim)) {
+        continue;
+      }
       for (const Kind kind : {Kind::kPlain, Kind::kWide, Kind::kTiny}) {
         const Cache expected(ref_kernels(), dtype, head_dim, 71, kind, 3);
         for (const KernelTable* table : runnable_tables()) {
@@ -132,9 +176,12 @@ TEST_F(Attention, WrittenTilesAreEqual) {
               << table->name;
         }
         // The first row zeroed the tile: nothing stale is left behind the last token.
-        const auto last = expected.tiles.back();
-        for (std::size_t at = 0; at < kv_tile_bytes(dtype, head_dim); ++at) {
-          ASSERT_FALSE(last[at] == std::byte{0xFF} && last[at ^ 1U] == std::byte{0xFF});
+        for (std::int64_t slot = 71 % kTileKeys; slot < kTileKeys; ++slot) {
+          for (std::int64_t dim = 0; dim < head_dim; ++dim) {
+            const std::int64_t token = 64 + slot;
+            ASSERT_EQ(expected.read(token, dim, false), 0.0F);
+            ASSERT_EQ(expected.read(token, dim, true), 0.0F);
+          }
         }
       }
     }
@@ -142,13 +189,17 @@ TEST_F(Attention, WrittenTilesAreEqual) {
 }
 
 TEST_F(Attention, TablesAgreeBitForBit) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const DType dtype : kCacheTypes) {
     for (const Kind kind : {Kind::kPlain, Kind::kWide, Kind::kTiny}) {
       for (const Case& one : kCases) {
+        if (!fits(dtype, one.head_dim)) {
+          continue;
+        }
         const Cache cache(ref_kernels(), dtype, one.head_dim, one.first_position + one.count, kind,
                           5);
         const Kind query_kind = kind == Kind::kWide ? Kind::kPlain : kind;
-        const Queries queries(one.first_position, one.count, one.group, one.head_dim, query_kind);
+        Queries queries(one.first_position, one.count, one.group, one.head_dim, query_kind);
+        queries.soft_cap = one.soft_cap;
         const auto expected = run(ref_kernels(), cache, queries, one.window, queries.rows());
         for (const KernelTable* table : runnable_tables()) {
           for (const std::int64_t rows_a_call :
@@ -166,7 +217,7 @@ TEST_F(Attention, TablesAgreeBitForBit) {
 
 // Parts computed apart and merged give the bits of the whole.
 TEST_F(Attention, PartsMergeToTheWhole) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const DType dtype : kCacheTypes) {
     for (const std::int64_t window : {0, 600}) {
       const Cache cache(ref_kernels(), dtype, 64, 1545, Kind::kPlain, 6);
       const Queries queries(1530, 15, 3, 64, Kind::kPlain);
@@ -198,7 +249,7 @@ TEST_F(Attention, PartsMergeToTheWhole) {
 // What a query cannot see does not matter: not a later token's values, not a stale NaN, and a chunk
 // gives the bits of a token-by-token decode.
 TEST_F(Attention, InvisibleKeysDoNotMatter) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const DType dtype : kCacheTypes) {
     const std::int64_t tokens = 600;
     const Cache whole(ref_kernels(), dtype, 64, tokens, Kind::kPlain, 7);
     const Queries queries(560, 40, 3, 64, Kind::kPlain);
@@ -229,15 +280,49 @@ TEST_F(Attention, InvisibleKeysDoNotMatter) {
   }
 }
 
+// What is read back is near what was written: half a unit of the last place, or half a step.
+TEST_F(Attention, CachedValuesAreNear) {
+  for (const DType dtype : kCacheTypes) {
+    const Cache cache(ref_kernels(), dtype, 96, 71, Kind::kPlain, 9);
+    for (std::int64_t token = 0; token < cache.tokens; ++token) {
+      for (std::int64_t dim = 0; dim < 96; ++dim) {
+        for (const bool value : {false, true}) {
+          const auto& all = value ? cache.v : cache.k;
+          const float written = all[static_cast<std::size_t>(token * 96 + dim)];
+          float largest = 0.0F;
+          for (std::int64_t i = dim / 32 * 32; i < dim / 32 * 32 + 32; ++i) {
+            largest = std::max(largest, std::fabs(all[static_cast<std::size_t>(token * 96 + i)]));
+          }
+          float tolerance = 0.0F;
+          if (dtype == DType::kBf16) {
+            tolerance = std::fabs(written) * 0x1p-8F;
+          } else if (dtype == DType::kF16) {
+            tolerance = std::max(std::fabs(written) * 0x1p-11F, 0x1p-25F);
+          } else if (dtype == DType::kQ8_0) {
+            tolerance = largest / 127.0F * 0.501F;
+          }
+          ASSERT_NEAR(cache.read(token, dim, value), written, tolerance)
+              << tensor::dtype_name(dtype);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Attention, ReferenceIsNearDouble) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const DType dtype : kCacheTypes) {
     for (const Case& one : kCases) {
+      if (!fits(dtype, one.head_dim)) {
+        continue;
+      }
       const Cache cache(ref_kernels(), dtype, one.head_dim, one.first_position + one.count,
                         Kind::kPlain, 8);
-      const Queries queries(one.first_position, one.count, one.group, one.head_dim, Kind::kPlain);
+      Queries queries(one.first_position, one.count, one.group, one.head_dim, Kind::kPlain);
+      queries.soft_cap = one.soft_cap;
       const auto out = run(ref_kernels(), cache, queries, one.window, queries.rows());
+      // Queries are rounded for a bf16 cache only.
       const auto rounded = [&](float value) {
-        return static_cast<double>(dtype == DType::kF32 ? value : bf16_to_f32(f32_to_bf16(value)));
+        return static_cast<double>(dtype == DType::kBf16 ? bf16_to_f32(f32_to_bf16(value)) : value);
       };
       for (std::int64_t row = 0; row < queries.rows(); ++row) {
         const std::int64_t position = one.first_position + row / one.group;
@@ -251,13 +336,17 @@ TEST_F(Attention, ReferenceIsNearDouble) {
             const std::int64_t at =
                 row / one.group * queries.stride() + row % one.group * one.head_dim + dim;
             score += rounded(queries.q[static_cast<std::size_t>(at)]) *
-                     rounded(cache.k[static_cast<std::size_t>(key * one.head_dim + dim)]);
+                     static_cast<double>(cache.read(key, dim, false));
           }
-          const double weight = std::exp(score / std::sqrt(static_cast<double>(one.head_dim)));
+          score /= std::sqrt(static_cast<double>(one.head_dim));
+          if (one.soft_cap > 0.0F) {
+            score = one.soft_cap * std::tanh(score / one.soft_cap);
+          }
+          const double weight = std::exp(score);
           total += weight;
           for (std::int64_t dim = 0; dim < one.head_dim; ++dim) {
             sums[static_cast<std::size_t>(dim)] +=
-                weight * rounded(cache.v[static_cast<std::size_t>(key * one.head_dim + dim)]);
+                weight * static_cast<double>(cache.read(key, dim, true));
           }
         }
         for (std::int64_t dim = 0; dim < one.head_dim; ++dim) {

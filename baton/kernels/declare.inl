@@ -11,6 +11,7 @@ void rope(const RopeTable& table, RopeStyle style, const std::int32_t* positions
           std::int64_t tokens, std::int64_t heads, std::int64_t head_dim, float* x,
           std::int64_t token_stride);
 void silu_mul(const float* gate, const float* up, std::int64_t n, float* out);
+void gelu_mul(const float* gate, const float* up, std::int64_t n, float* out);
 void add(float* x, const float* y, std::int64_t n);
 void exp(const float* x, std::int64_t n, float* out);
 float max(const float* x, std::int64_t n);

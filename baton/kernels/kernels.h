@@ -43,14 +43,16 @@ struct KernelTable {
   Isa isa;
 
   // x: f32 [rows][x_stride floats], k of them used -> out: [rows][activation_row_bytes(format, k)].
-  // kQ8: per row and block of 32: scale = max |x| / 127, q = round to even (x / scale).
+  // kQ8, kQ8Halves: per row and block of 32: scale = max |x| / 127, q = round to even (x / scale).
   void (*prepare_activations)(ActivationFormat format, const float* x, std::int64_t x_stride,
                               std::int64_t rows, std::int64_t k, std::byte* out);
 
   // Outputs of panels [first_panel, last_panel) for rows [first_row, last_row); each element is
   // written by exactly one (panel, row). Numerics per type:
-  //   Q4_0, Q8_0: per block in order: acc = fma(f32(dot) * d, scale, acc), dot an exact integer
-  //   Q4_1: the same, then acc = fma(m, scaled_sum, acc)
+  //   quantised: per block of 32 in order: acc = fma(f32(dot) * d, scale, acc), dot an exact
+  //     integer, d the exact product of the weight's scales; where the type has a minimum then
+  //     acc = fma(m, scaled_sum, acc). Q2_K: two minima, one per 16 values. Q6_K has a scale per
+  //     16: acc = fma(fma(f32(high), d1, f32(low) * d0), scale, acc)
   //   F32, F16: acc = fma(w, x, acc) in k order;  BF16: per pair of k, the odd one first
   void (*matmul)(const MatmulArgs& args, std::int64_t first_panel, std::int64_t last_panel,
                  std::int64_t first_row, std::int64_t last_row);
@@ -71,6 +73,8 @@ struct KernelTable {
 
   // out[i] = silu(gate[i]) * up[i], silu(g) = g / (1 + exp(-g)). f32 [n]; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
+  // out[i] = gelu(gate[i]) * up[i], gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))).
+  void (*gelu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
   // x[i] += y[i]. f32 [n].
   void (*add)(float* x, const float* y, std::int64_t n);
   // out[i] = exp(x[i]): own code, about 1 ulp; below -87.3 it is 0, above 88.72 inf. out may be x.

@@ -9,15 +9,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <fstream>
+#include <functional>
 #include <limits>
+#include <map>
+#include <numbers>
+#include <string>
 #include <vector>
 
 namespace baton::kernels {
 namespace {
 
 constexpr float kEpsilon = std::numeric_limits<float>::epsilon();
-constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16,
-                               DType::kQ4_0, DType::kQ4_1, DType::kQ8_0};
 constexpr Kind kKinds[] = {Kind::kPlain, Kind::kWide, Kind::kTiny};
 constexpr std::int64_t kLengths[] = {1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 95, 576};
 
@@ -63,6 +66,20 @@ TEST_F(Rows, HalfConversionsAreExact) {
       ASSERT_EQ(f32_to_bf16(widened), half);
     }
   }
+  for (std::uint32_t bits = 0; bits < 0x7C00; ++bits) {
+    // A half, the tie to the next one, and the floats beside the tie.
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float value = f16_to_f32(half);
+    const float next = bits == 0x7BFF ? 65536.0F : f16_to_f32(static_cast<std::uint16_t>(bits + 1));
+    const float tie = value + (next - value) / 2.0F;
+    ASSERT_EQ(f32_to_f16(value), half);
+    ASSERT_EQ(f32_to_f16(-value), half | 0x8000U);
+    ASSERT_EQ(f32_to_f16(tie), half + (bits & 1U)) << bits;
+    ASSERT_EQ(f32_to_f16(std::nextafter(tie, 0.0F)), half) << bits;
+    ASSERT_EQ(f32_to_f16(std::nextafter(tie, 1e9F)), half + 1) << bits;
+  }
+  EXPECT_EQ(f32_to_f16(1e30F), 0x7C00);
+  EXPECT_EQ(f32_to_f16(std::bit_cast<float>(0xFF800001U)), 0xFE00);
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3F808000U)), 0x3F80);  // ties to even
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3F818000U)), 0x3F82);
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x80000001U)), 0x8000);
@@ -74,7 +91,7 @@ TEST_F(Rows, DequantisedRowsAreTheSamePackedOrNot) {
   Source source(1);
   for (const DType dtype : kAllTypes) {
     for (const std::int64_t n : {1, 15, 16, 17, 40}) {
-      const std::int64_t k = 96;
+      const std::int64_t k = 2 * whole_blocks(dtype, 33);
       const auto stored = source.weight(dtype, n, k, Kind::kPlain);
       std::vector<std::byte> packed(packed_bytes(dtype, n, k));
       for (std::int64_t panel = panel_count(n); panel-- > 0;) {
@@ -93,35 +110,59 @@ TEST_F(Rows, DequantisedRowsAreTheSamePackedOrNot) {
   }
 }
 
+std::vector<std::byte> from_hex(const std::string& hex) {
+  std::vector<std::byte> bytes(hex.size() / 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+// Against the `gguf` package: tests/fixtures/kernels/make_quants.py.
 TEST_F(Rows, DequantisedValuesAreGgufs) {
-  std::vector<std::byte> block(20);
-  const std::uint16_t d = 0x3800;  // 0.5
-  const std::uint16_t m = 0xBC00;  // -1
-  std::memcpy(block.data(), &d, 2);
-  std::memcpy(block.data() + 2, &m, 2);
-  for (std::size_t i = 0; i < 16; ++i) {
-    block[4 + i] = static_cast<std::byte>(i | ((15 - i) << 4U));
+  std::ifstream file("tests/fixtures/kernels/quants.txt");  // tests run in the source folder
+  ASSERT_TRUE(file) << "tests/fixtures/kernels/quants.txt is missing";
+  std::map<std::string, int, std::less<>> seen;
+  std::string name;
+  std::string stored_hex;
+  std::string values_hex;
+  while (file >> name >> stored_hex >> values_hex) {
+    const auto* dtype = std::ranges::find(kAllTypes, name, tensor::dtype_name);
+    ASSERT_NE(dtype, std::end(kAllTypes)) << name;
+    const auto stored = from_hex(stored_hex);
+    const auto bytes = from_hex(values_hex);
+    std::vector<float> expected(bytes.size() / sizeof(float));
+    std::memcpy(expected.data(), bytes.data(), bytes.size());
+    const auto k = static_cast<std::int64_t>(expected.size());
+    ASSERT_EQ(stored.size(), tensor::row_bytes(*dtype, k));
+    std::vector<float> values(expected.size());
+    dequantize_row(*dtype, stored.data(), k, values.data());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], expected[i]) << name << " value " << i;
+    }
+    ++seen[name];
   }
-  std::vector<float> out(32);
-  dequantize_row(DType::kQ4_1, block.data(), 32, out.data());
-  for (std::size_t i = 0; i < 16; ++i) {
-    EXPECT_EQ(out[i], 0.5F * static_cast<float>(i) - 1.0F);
-    EXPECT_EQ(out[16 + i], 0.5F * static_cast<float>(15 - i) - 1.0F);
+  for (const DType dtype : kQuantisedTypes) {
+    EXPECT_GT(seen[std::string(tensor::dtype_name(dtype))], 0) << tensor::dtype_name(dtype);
   }
-  std::memmove(block.data() + 2, block.data() + 4, 16);
-  dequantize_row(DType::kQ4_0, block.data(), 32, out.data());
-  EXPECT_EQ(out[0], -4.0F);
-  EXPECT_EQ(out[31], -4.0F);
-  EXPECT_EQ(out[15], 3.5F);
-  std::vector<std::byte> bytes(34, std::byte{0x80});
-  std::memcpy(bytes.data(), &d, 2);
-  dequantize_row(DType::kQ8_0, bytes.data(), 32, out.data());
-  EXPECT_EQ(out[17], -64.0F);
+}
+
+// No type takes more than a twentieth more memory packed than in the file.
+TEST(Pack, StaysNearTheFilesSize) {
+  for (const DType dtype : kAllTypes) {
+    const auto stored = static_cast<double>(16 * tensor::row_bytes(dtype, 1024));
+    EXPECT_LE(static_cast<double>(packed_bytes(dtype, 16, 1024)), 1.05 * stored)
+        << tensor::dtype_name(dtype);
+  }
 }
 
 TEST(Pack, RefusesPartsOfBlocks) {
   EXPECT_TRUE(check_weight_shape(DType::kQ4_1, 5, 64).has_value());
   EXPECT_EQ(check_weight_shape(DType::kQ4_1, 5, 48).error().code, ErrorCode::kUnsupported);
+  const auto refused = check_weight_shape(DType::kQ4K, 5, 576);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().message,
+            "a q4_k weight of 5 outputs and 576 inputs: inputs must be a positive multiple of 256");
   EXPECT_FALSE(check_weight_shape(DType::kBf16, 5, 3).has_value());
   EXPECT_TRUE(check_weight_shape(DType::kF16, 5, 3).has_value());
   EXPECT_FALSE(check_weight_shape(DType::kF32, 0, 3).has_value());
@@ -132,9 +173,9 @@ TEST(Pack, RefusesPartsOfBlocks) {
 TEST_F(Rows, ActivationsAreQuantisedAlike) {
   Source source(2);
   for (const Kind kind : kKinds) {
-    for (const ActivationFormat format :
-         {ActivationFormat::kF32, ActivationFormat::kBf16, ActivationFormat::kQ8}) {
-      const std::int64_t k = format == ActivationFormat::kQ8 ? 96 : 90;
+    for (const ActivationFormat format : {ActivationFormat::kF32, ActivationFormat::kBf16,
+                                          ActivationFormat::kQ8, ActivationFormat::kQ8Halves}) {
+      const std::int64_t k = format >= ActivationFormat::kQ8 ? 96 : 90;
       const std::int64_t rows = 9;
       const auto x = source.values(rows * (k + 5), kind);
       std::vector<std::byte> expected(static_cast<std::size_t>(rows) *
@@ -169,6 +210,16 @@ TEST_F(Rows, QuantisedActivationsAreNear) {
       EXPECT_EQ(block.minus_8_sums, -8 * sum);
       EXPECT_EQ(block.minus_128_sums, -128 * sum);
     }
+  }
+  const auto x = source.values(64, Kind::kPlain);
+  ActivationHalves halves[2];
+  ref_kernels().prepare_activations(ActivationFormat::kQ8Halves, x.data(), 64, 1, 64,
+                                    reinterpret_cast<std::byte*>(halves));
+  for (const ActivationHalves& block : halves) {
+    EXPECT_EQ((block.minus_32_sums[0] + block.minus_32_sums[1]) * 4, block.whole.minus_128_sums);
+    EXPECT_NEAR(block.scaled_sums[0] + block.scaled_sums[1], block.whole.scaled_sum, 1e-5F);
+    EXPECT_EQ(block.scaled_sums[1],
+              block.whole.scale * static_cast<float>(block.minus_32_sums[1] / -32));
   }
   // Not a number and infinity give bounded integers, the same everywhere.
   std::vector<float> odd(32, 1.0F);
@@ -270,11 +321,15 @@ TEST_F(Rows, ElementwiseAndSums) {
       std::vector<float> expected(gate.size());
       std::vector<float> expected_sum = gate;
       ref_kernels().silu_mul(gate.data(), up.data(), n, expected.data());
+      std::vector<float> expected_gelu(gate.size());
+      ref_kernels().gelu_mul(gate.data(), up.data(), n, expected_gelu.data());
       ref_kernels().add(expected_sum.data(), up.data(), n);
       for (const KernelTable* table : runnable_tables()) {
         std::vector<float> out(gate.size());
         table->silu_mul(gate.data(), up.data(), n, out.data());
         ASSERT_TRUE(same_bits(expected, out)) << table->name;
+        table->gelu_mul(gate.data(), up.data(), n, out.data());
+        ASSERT_TRUE(same_bits(expected_gelu, out)) << table->name;
         std::vector<float> sum = gate;
         table->add(sum.data(), up.data(), n);
         ASSERT_TRUE(same_bits(expected_sum, sum)) << table->name;
@@ -299,6 +354,30 @@ TEST_F(Rows, ElementwiseAndSums) {
                     (static_cast<double>(n) / 16 + 6) * kEpsilon * sum);
       }
     }
+  }
+}
+
+// gelu goes through tanh: its polynomial, its exponential and where they meet.
+TEST_F(Rows, GeluIsNear) {
+  std::vector<float> gate;
+  for (int i = -60000; i <= 60000; ++i) {
+    gate.push_back(static_cast<float>(i) * 2e-4F);
+  }
+  const std::vector<float> up(gate.size(), 1.0F);
+  std::vector<float> expected(gate.size());
+  const auto n = static_cast<std::int64_t>(gate.size());
+  ref_kernels().gelu_mul(gate.data(), up.data(), n, expected.data());
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    const double g = gate[i];
+    const double inner = std::sqrt(2.0 / std::numbers::pi) * (g + 0.044715 * g * g * g);
+    // 1 + tanh loses what it cancels: a few roundings of 1, times g / 2.
+    ASSERT_NEAR(expected[i], 0.5 * g * (1.0 + std::tanh(inner)), 4.0 * kEpsilon * std::fabs(g))
+        << g;
+  }
+  for (const KernelTable* table : runnable_tables()) {
+    std::vector<float> out(gate.size());
+    table->gelu_mul(gate.data(), up.data(), n, out.data());
+    ASSERT_TRUE(same_bits(expected, out)) << table->name;
   }
 }
 

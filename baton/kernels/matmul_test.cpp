@@ -1,5 +1,6 @@
 // Matmul: every table against ref/ with memcmp, rows alone against rows in a batch, and ref/
 // against double arithmetic.
+#include "baton/kernels/block_values.h"
 #include "baton/kernels/kernels.h"
 #include "baton/kernels/test_data.h"
 
@@ -7,14 +8,10 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 namespace baton::kernels {
 namespace {
-
-constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16,
-                               DType::kQ4_0, DType::kQ4_1, DType::kQ8_0};
 
 struct Problem {
   DType dtype;
@@ -28,7 +25,7 @@ struct Problem {
 
   Problem(DType type, std::int64_t outputs, std::int64_t inputs, std::int64_t row_count, Kind kind,
           std::uint32_t seed)
-      : dtype(type), n(outputs), k(inputs), rows(row_count) {
+      : dtype(type), n(outputs), k(whole_blocks(type, inputs)), rows(row_count) {
     Source source(seed);
     stored = source.weight(dtype, n, k, kind);
     packed.resize(packed_bytes(dtype, n, k));
@@ -158,45 +155,71 @@ TEST_F(Matmul, AccumulatesAndLeavesTheRestAlone) {
   }
 }
 
-// The exact product of the stored weight and the prepared activations, in double.
+// The exact product of the stored weight and the prepared activations, in double. `magnitude` is
+// the sum of what is added up, before anything cancels: each rounding is relative to that at most.
+struct Exact {
+  double sum = 0.0;
+  double magnitude = 0.0;
+};
+Exact exact_product(const Problem& problem, std::int64_t row, std::int64_t output) {
+  Exact exact;
+  const std::byte* x =
+      problem.activations.data() + static_cast<std::size_t>(row) * problem.row_bytes();
+  const std::byte* stored = problem.stored.data() + static_cast<std::size_t>(output) *
+                                                        tensor::row_bytes(problem.dtype, problem.k);
+  const auto add = [&](double scaled, double minimum, double value) {
+    exact.sum += (scaled + minimum) * value;
+    exact.magnitude += (std::fabs(scaled) + std::fabs(minimum)) * std::fabs(value);
+  };
+  const ActivationFormat format = activation_format(problem.dtype);
+  if (format == ActivationFormat::kF32 || format == ActivationFormat::kBf16) {
+    std::vector<float> w(static_cast<std::size_t>(problem.k));
+    dequantize_row(problem.dtype, stored, problem.k, w.data());
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const float given = problem.x[static_cast<std::size_t>(row * problem.k) + i];
+      add(w[i], 0.0, format == ActivationFormat::kBf16 ? bf16_to_f32(load_u16(x + 2 * i)) : given);
+    }
+    return exact;
+  }
+  with_quantised_type(problem.dtype, [&](auto type) {
+    constexpr Packing kPacking = packing(type);
+    const std::size_t stride =
+        format == ActivationFormat::kQ8Halves ? sizeof(ActivationHalves) : sizeof(ActivationBlock);
+    for (std::size_t block = 0; block < static_cast<std::size_t>(problem.k) / 32; ++block) {
+      const std::byte* super = stored + block / kPacking.blocks * tensor::traits(type).block_bytes;
+      const std::size_t sub = block % kPacking.blocks;
+      const LaneBlock w = decode<type>(stored_scales<type>(super, sub), [&](std::size_t j) {
+        return stored_word<type>(super, sub, j);
+      });
+      ActivationBlock values;
+      std::memcpy(&values, x + block * stride, sizeof values);
+      for (std::size_t i = 0; i < 32; ++i) {
+        add(static_cast<double>(w.scales[i / 16]) * w.values[i],
+            kPacking.halves == 2 ? w.minima[i / 16] : 0.0F,
+            static_cast<double>(values.scale) * values.q[i]);
+      }
+    }
+  });
+  return exact;
+}
+
 TEST_F(Matmul, ReferenceIsNearDouble) {
   for (const DType dtype : kAllTypes) {
     const Problem problem(dtype, 19, 320, 4, Kind::kPlain, 12);
     const auto out = problem.run(ref_kernels());
-    std::vector<float> w(static_cast<std::size_t>(problem.k));
-    const ActivationFormat format = activation_format(dtype);
+    const auto format = activation_format(dtype);
+    const bool plain = format == ActivationFormat::kF32 || format == ActivationFormat::kBf16;
+    // One rounding for a step of a plain type; at most six for a block: dot, scales, two additions,
+    // and the activations' scaled sum.
+    const auto steps = static_cast<double>(plain ? problem.k : 6 * problem.k / 32);
     for (std::int64_t row = 0; row < problem.rows; ++row) {
-      const std::byte* prepared =
-          problem.activations.data() + static_cast<std::size_t>(row) * problem.row_bytes();
       for (std::int64_t output = 0; output < problem.n; ++output) {
-        dequantize_row(dtype,
-                       problem.stored.data() +
-                           static_cast<std::size_t>(output) * tensor::row_bytes(dtype, problem.k),
-                       problem.k, w.data());
-        double sum = 0.0;
-        double magnitude = 0.0;
-        for (std::size_t i = 0; i < w.size(); ++i) {
-          double value = problem.x[static_cast<std::size_t>(row * problem.k) + i];
-          if (format == ActivationFormat::kBf16) {
-            value = bf16_to_f32(load_u16(prepared + 2 * i));
-          } else if (format == ActivationFormat::kQ8) {
-            const auto* blocks = reinterpret_cast<const ActivationBlock*>(prepared);
-            value = static_cast<double>(blocks[i / 32].scale) * blocks[i / 32].q[i % 32];
-          }
-          if (!std::isfinite(w[i])) {
-            magnitude = std::numeric_limits<double>::infinity();  // random f16 bits
-          }
-          sum += static_cast<double>(w[i]) * value;
-          magnitude += std::fabs(static_cast<double>(w[i]) * value);
+        const Exact exact = exact_product(problem, row, output);
+        if (!std::isfinite(exact.magnitude)) {
+          continue;  // random f16 bits
         }
-        if (!std::isfinite(magnitude)) {
-          continue;
-        }
-        // One rounding per step, each relative to a partial sum of at most `magnitude`; the
-        // minimum of Q4_1 adds terms that the dequantised value has cancelled (factor 16).
-        const double steps = format == ActivationFormat::kQ8 ? 3.0 * 16 * 10 : 320.0;
-        ASSERT_NEAR(out[static_cast<std::size_t>(row * problem.n + output)], sum,
-                    steps * 6e-8 * magnitude)
+        ASSERT_NEAR(out[static_cast<std::size_t>(row * problem.n + output)], exact.sum,
+                    steps * 6e-8 * exact.magnitude)
             << tensor::dtype_name(dtype);
       }
     }
@@ -205,30 +228,35 @@ TEST_F(Matmul, ReferenceIsNearDouble) {
 
 // Extremes of the integers: all products of one sign, -128 weights, every activation at the bound.
 TEST_F(Matmul, IntegersDoNotSaturate) {
-  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0}) {
+  for (const DType dtype : kQuantisedTypes) {
     for (const int fill : {0x00, 0xFF, 0x80, 0x7F, 0x0F, 0xF0}) {
       for (const float x : {1.0F, -1.0F}) {
         Problem problem(dtype, 16, 64, 3, Kind::kPlain, 13);
-        std::vector<std::byte> stored(problem.stored.size(), static_cast<std::byte>(fill));
+        problem.stored.assign(problem.stored.size(), static_cast<std::byte>(fill));
         const std::uint16_t one = 0x3C00;
-        for (std::size_t at = 0; at < stored.size(); at += tensor::traits(dtype).block_bytes) {
-          std::memcpy(stored.data() + at, &one, 2);
-          if (dtype == DType::kQ4_1) {
-            std::memcpy(stored.data() + at + 2, &one, 2);
+        const std::size_t block_bytes = tensor::traits(dtype).block_bytes;
+        for (std::size_t at = 0; at < problem.stored.size(); at += block_bytes) {
+          for (const std::size_t half : half_offsets(dtype)) {
+            std::memcpy(problem.stored.data() + at + half, &one, 2);
+          }
+          if (dtype == DType::kMxfp4) {
+            problem.stored[at] = std::byte{128};  // a scale of 1
           }
         }
-        repack(dtype, stored.data(), 16, 64, 0, 1, problem.packed.data());
-        const std::vector<float> ones(64 * 3, x * 127.0F);
-        ref_kernels().prepare_activations(ActivationFormat::kQ8, ones.data(), 64, 3, 64,
-                                          problem.activations.data());
-        std::vector<float> w(64);
-        dequantize_row(dtype, stored.data(), 64, w.data());
-        float sum = 0.0F;
-        for (const float value : w) {
-          sum += value * x * 127.0F;  // integers below 2^24: exact
+        repack(dtype, problem.stored.data(), 16, problem.k, 0, 1, problem.packed.data());
+        const std::vector<float> ones(static_cast<std::size_t>(problem.k) * 3, x * 127.0F);
+        ref_kernels().prepare_activations(activation_format(dtype), ones.data(), problem.k, 3,
+                                          problem.k, problem.activations.data());
+        const auto expected = problem.run(ref_kernels());
+        const Exact exact = exact_product(problem, 2, 15);
+        // Integers: exact below 2^24, and beyond it a rounding for each addition of a block.
+        const double tolerance = exact.magnitude < 0x1p24 ? 0.0 : 1e-6 * exact.magnitude;
+        for (const float value : expected) {
+          ASSERT_NEAR(value, exact.sum, tolerance) << tensor::dtype_name(dtype) << ' ' << fill;
         }
         for (const KernelTable* table : runnable_tables()) {
-          EXPECT_EQ(problem.run(*table), std::vector<float>(48, sum)) << table->name << ' ' << fill;
+          ASSERT_TRUE(same_bits(expected, problem.run(*table)))
+              << table->name << ' ' << tensor::dtype_name(dtype) << ' ' << fill;
         }
       }
     }

@@ -3,6 +3,7 @@
 #include "baton/kernels/pack.h"
 
 #include "baton/base/check.h"
+#include "baton/kernels/block_values.h"
 #include "baton/kernels/half.h"
 
 #include <fmt/format.h>
@@ -13,34 +14,71 @@
 namespace baton::kernels {
 namespace {
 
-using tensor::DType;
-
 constexpr std::size_t kLanes = kPanelOutputs;
 
-// Bytes of scales (and minima) before the values of a packed block.
-std::size_t head_bytes(DType dtype) { return dtype == DType::kQ4_1 ? 4 * kLanes : 2 * kLanes; }
+bool is_quantised(DType dtype) { return tensor::traits(dtype).block_values > 1; }
 
-bool is_quantised(DType dtype) {
-  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ8_0;
+// Bits [bit, bit + kBits) of the eight words of codes into a plane of kWords words, see Packing.
+template <std::size_t kWords, std::size_t kBits>
+void pack_plane(const std::uint32_t* codes, std::uint32_t bit, std::byte* out) {
+  constexpr std::size_t kPerWord = 8 / kWords;
+  constexpr std::uint32_t kMask = ((1U << kBits) - 1U) * 0x01010101U;
+  for (std::size_t word = 0; word < kWords; ++word) {
+    std::uint32_t bytes = 0;
+    for (std::size_t i = 0; i < kPerWord; ++i) {
+      const std::size_t from = kBits == 4 ? word + 4 * i : kPerWord * word + i;
+      bytes |= ((codes[from] >> bit) & kMask) << (kBits * i);
+    }
+    std::memcpy(out + kWordBytes * word, &bytes, sizeof bytes);
+  }
 }
 
-// One stored block of output `lane` into the packed block.
-void pack_block(DType dtype, const std::byte* block, std::size_t lane, std::byte* packed) {
-  const std::size_t scales = head_bytes(dtype) / kLanes;  // bytes per output: d, or d and m
-  std::memcpy(packed + 2 * lane, block, 2);
-  if (dtype == DType::kQ4_1) {
-    std::memcpy(packed + 2 * kLanes + 2 * lane, block + 2, 2);
-  }
-  const std::byte* values = block + scales;
-  std::byte* out = packed + head_bytes(dtype) + 4 * lane;
-  const std::size_t words = dtype == DType::kQ8_0 ? 8 : 4;
-  for (std::size_t word = 0; word < words; ++word) {
-    std::uint32_t bytes;
-    std::memcpy(&bytes, values + 4 * word, 4);
-    if (dtype == DType::kQ8_0) {
-      bytes ^= 0x80808080U;  // q + 128
+// One stored super-block of output `lane` into the packed one.
+template <DType kType>
+void pack_super(const std::byte* stored, std::size_t lane, std::byte* packed) {
+  constexpr Packing kPacking = packing(kType);
+  for (std::size_t sub = 0; sub < kPacking.blocks; ++sub) {
+    const BlockScales scales = stored_scales<kType>(stored, sub);
+    if (sub == 0 && kPacking.halves > 0) {
+      std::memcpy(packed + 2 * lane, &scales.d, 2);
+      if (kPacking.halves > 1) {
+        std::memcpy(packed + 2 * (kLanes + lane), &scales.m, 2);
+      }
     }
-    std::memcpy(out + 4 * kLanes * word, &bytes, 4);
+    std::byte* out = packed + packed_head_bytes(kPacking) + sub * packed_block_bytes(kPacking);
+    for (std::size_t i = 0; i < kPacking.bytes; ++i) {
+      out[i * kLanes + lane] = static_cast<std::byte>(scales.bytes[i]);
+    }
+    out += packed_scale_bytes(kPacking) + 4 * lane;
+    std::uint32_t codes[8];
+    if constexpr (kPacking.blocks == 1 && kPacking.four && !kPacking.one) {
+      // The stored nibbles pair values i and i + 16 already.
+      const std::byte* nibbles = stored + tensor::traits(kType).block_bytes - kQuantBlock / 2;
+      for (std::size_t word = 0; word < 4; ++word) {
+        std::memcpy(out + kWordBytes * word, nibbles + 4 * word, 4);
+      }
+      continue;
+    }
+    for (std::size_t j = 0; j < 8; ++j) {
+      codes[j] = stored_word<kType>(stored, sub, j);
+    }
+    std::uint32_t bit = 0;
+    if constexpr (kPacking.eight) {
+      pack_plane<8, 8>(codes, 0, out);
+    }
+    if constexpr (kPacking.four) {
+      pack_plane<4, 4>(codes, 0, out);
+      bit = 4;
+      out += 4 * kWordBytes;
+    }
+    if constexpr (kPacking.two) {
+      pack_plane<2, 2>(codes, bit, out);
+      bit += 2;
+      out += 2 * kWordBytes;
+    }
+    if constexpr (kPacking.one) {
+      pack_plane<1, 1>(codes, bit, out);
+    }
   }
 }
 
@@ -68,39 +106,22 @@ void pack_panel(DType dtype, const std::byte* rows, std::int64_t valid, std::int
     }
     return;
   }
-  const std::size_t block_bytes = tensor::traits(dtype).block_bytes;
-  const std::size_t blocks = static_cast<std::size_t>(k / kQuantBlock);
-  for (std::size_t block = 0; block < blocks; ++block) {
-    for (std::size_t lane = 0; lane < static_cast<std::size_t>(valid); ++lane) {
-      pack_block(dtype, rows + lane * row_bytes + block * block_bytes, lane,
-                 panel + block * block_bytes * kLanes);
-    }
-  }
-}
-
-// Values of one block, from wherever its scale, minimum and words lie. word(j) gives the four
-// bytes of stored word j; Q8_0's are signed already.
-template <class Word>
-void dequantize_block(DType dtype, float d, float m, Word&& word, float* out) {
-  if (dtype == DType::kQ8_0) {
-    for (std::size_t j = 0; j < 8; ++j) {
-      const std::uint32_t bytes = word(j);
-      for (std::size_t i = 0; i < 4; ++i) {
-        out[4 * j + i] = d * static_cast<float>(static_cast<std::int8_t>(bytes >> (8 * i)));
+  with_quantised_type(dtype, [&](auto type) {
+    const std::size_t stored_bytes = tensor::traits(type).block_bytes;
+    const auto supers = static_cast<std::size_t>(k / tensor::traits(type).block_values);
+    for (std::size_t super = 0; super < supers; ++super) {
+      std::byte* to = panel + super * packed_super_bytes(packing(type));
+      for (std::size_t lane = 0; lane < static_cast<std::size_t>(valid); ++lane) {
+        pack_super<type>(rows + lane * row_bytes + super * stored_bytes, lane, to);
       }
     }
-    return;
-  }
-  for (std::size_t j = 0; j < 4; ++j) {
-    const std::uint32_t bytes = word(j);
-    for (std::size_t i = 0; i < 4; ++i) {
-      const auto byte = static_cast<int>((bytes >> (8 * i)) & 0xFFU);
-      const int bias = dtype == DType::kQ4_0 ? 8 : 0;
-      const float low = d * static_cast<float>((byte & 15) - bias);
-      const float high = d * static_cast<float>((byte >> 4) - bias);
-      out[4 * j + i] = dtype == DType::kQ4_1 ? low + m : low;
-      out[16 + 4 * j + i] = dtype == DType::kQ4_1 ? high + m : high;
-    }
+  });
+}
+
+void write_values(const LaneBlock& block, bool has_minimum, float* out) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(kQuantBlock); ++i) {
+    const float scaled = block.scales[i / 16] * static_cast<float>(block.values[i]);
+    out[i] = has_minimum ? scaled + block.minima[i / 16] : scaled;
   }
 }
 
@@ -114,18 +135,16 @@ float plain_value(DType dtype, const std::byte* from) {
   return dtype == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-std::uint32_t load_word(const std::byte* from) {
-  std::uint32_t value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
 }  // namespace
 
 std::int64_t panel_count(std::int64_t n) { return (n + kPanelOutputs - 1) / kPanelOutputs; }
 
 std::size_t packed_panel_bytes(DType dtype, std::int64_t k) {
-  return kLanes * tensor::row_bytes(dtype, k);
+  if (!is_quantised(dtype)) {
+    return kLanes * tensor::row_bytes(dtype, k);
+  }
+  return static_cast<std::size_t>(k / tensor::traits(dtype).block_values) *
+         packed_super_bytes(packing(dtype));
 }
 
 std::size_t packed_bytes(DType dtype, std::int64_t n, std::int64_t k) {
@@ -162,15 +181,18 @@ void dequantize_row(DType dtype, const std::byte* row, std::int64_t k, float* ou
     }
     return;
   }
-  for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
-    const std::byte* from = row + static_cast<std::size_t>(block) * block_bytes;
-    const float d = f16_to_f32(load_u16(from));
-    const float m = dtype == DType::kQ4_1 ? f16_to_f32(load_u16(from + 2)) : 0.0F;
-    const std::byte* values = from + head_bytes(dtype) / kLanes;
-    dequantize_block(
-        dtype, d, m, [values](std::size_t j) { return load_word(values + 4 * j); },
-        out + block * kQuantBlock);
-  }
+  with_quantised_type(dtype, [&](auto type) {
+    constexpr Packing kPacking = packing(type);
+    for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
+      const auto index = static_cast<std::size_t>(block);
+      const std::byte* super = row + index / kPacking.blocks * block_bytes;
+      const std::size_t sub = index % kPacking.blocks;
+      const LaneBlock values = decode<type>(stored_scales<type>(super, sub), [&](std::size_t j) {
+        return stored_word<type>(super, sub, j);
+      });
+      write_values(values, kPacking.halves == 2, out + block * kQuantBlock);
+    }
+  });
 }
 
 void dequantize_packed_row(DType dtype, const std::byte* packed, std::int64_t k, std::int64_t row,
@@ -178,8 +200,8 @@ void dequantize_packed_row(DType dtype, const std::byte* packed, std::int64_t k,
   const std::byte* panel =
       packed + static_cast<std::size_t>(row / kPanelOutputs) * packed_panel_bytes(dtype, k);
   const auto lane = static_cast<std::size_t>(row % kPanelOutputs);
-  const std::size_t width = tensor::traits(dtype).block_bytes;
   if (!is_quantised(dtype)) {
+    const std::size_t width = tensor::traits(dtype).block_bytes;
     const std::size_t together = dtype == DType::kBf16 ? 2 : 1;
     for (std::size_t i = 0; i < static_cast<std::size_t>(k); ++i) {
       const std::size_t index = (i / together * kLanes + lane) * together + i % together;
@@ -187,17 +209,18 @@ void dequantize_packed_row(DType dtype, const std::byte* packed, std::int64_t k,
     }
     return;
   }
-  const std::uint32_t flip = dtype == DType::kQ8_0 ? 0x80808080U : 0U;
-  for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
-    const std::byte* from = panel + static_cast<std::size_t>(block) * width * kLanes;
-    const float d = f16_to_f32(load_u16(from + 2 * lane));
-    const float m =
-        dtype == DType::kQ4_1 ? f16_to_f32(load_u16(from + 2 * kLanes + 2 * lane)) : 0.0F;
-    const std::byte* values = from + head_bytes(dtype) + 4 * lane;
-    dequantize_block(
-        dtype, d, m, [=](std::size_t j) { return load_word(values + 4 * kLanes * j) ^ flip; },
-        out + block * kQuantBlock);
-  }
+  with_quantised_type(dtype, [&](auto type) {
+    constexpr Packing kPacking = packing(type);
+    for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
+      const auto index = static_cast<std::size_t>(block);
+      const std::byte* super = panel + index / kPacking.blocks * packed_super_bytes(kPacking);
+      const std::size_t sub = index % kPacking.blocks;
+      const LaneBlock values =
+          decode<type>(packed_scales<type>(super, sub, lane),
+                       [&](std::size_t j) { return packed_word<type>(super, sub, lane, j); });
+      write_values(values, kPacking.halves == 2, out + block * kQuantBlock);
+    }
+  });
 }
 
 ActivationFormat activation_format(DType weights) {
@@ -210,7 +233,17 @@ ActivationFormat activation_format(DType weights) {
     case DType::kQ4_0:
     case DType::kQ4_1:
     case DType::kQ8_0:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ3K:
+    case DType::kQ4K:
+    case DType::kQ5K:
+    case DType::kIq4Nl:
+    case DType::kMxfp4:
       return ActivationFormat::kQ8;
+    case DType::kQ2K:
+    case DType::kQ6K:
+      return ActivationFormat::kQ8Halves;
   }
   BATON_CHECK(false, "dtype {}", static_cast<int>(weights));
 }
@@ -222,6 +255,8 @@ std::size_t activation_row_bytes(ActivationFormat format, std::int64_t k) {
     bytes = values * 2;
   } else if (format == ActivationFormat::kQ8) {
     bytes = values / kQuantBlock * sizeof(ActivationBlock);
+  } else if (format == ActivationFormat::kQ8Halves) {
+    bytes = values / kQuantBlock * sizeof(ActivationHalves);
   }
   bytes = (bytes + 15) / 16 * 16;
   // Rows a multiple of 4096 apart would share one set of the first-level cache.

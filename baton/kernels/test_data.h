@@ -35,6 +35,41 @@ inline const std::vector<const KernelTable*>& runnable_tables() {
   return tables;
 }
 
+inline constexpr DType kQuantisedTypes[] = {
+    DType::kQ4_0, DType::kQ4_1, DType::kQ8_0, DType::kQ5_0, DType::kQ5_1,  DType::kQ2K,
+    DType::kQ3K,  DType::kQ4K,  DType::kQ5K,  DType::kQ6K,  DType::kIq4Nl, DType::kMxfp4};
+inline constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,   DType::kBf16, DType::kQ4_0,
+                                      DType::kQ4_1, DType::kQ8_0,  DType::kQ5_0, DType::kQ5_1,
+                                      DType::kQ2K,  DType::kQ3K,   DType::kQ4K,  DType::kQ5K,
+                                      DType::kQ6K,  DType::kIq4Nl, DType::kMxfp4};
+
+// k rounded up to whole blocks of a type.
+inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
+  const std::int64_t values = tensor::traits(dtype).block_values;
+  return (k + values - 1) / values * values;
+}
+
+// Where a stored block keeps f16 scales and minima.
+inline std::vector<std::size_t> half_offsets(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4K:
+    case DType::kQ5K:
+      return {0, 2};
+    case DType::kQ2K:
+      return {80, 82};
+    case DType::kQ3K:
+      return {108};
+    case DType::kQ6K:
+      return {208};
+    case DType::kMxfp4:
+      return {};
+    default:
+      return {0};
+  }
+}
+
 enum class Kind { kPlain, kWide, kTiny };
 
 class Source {
@@ -80,12 +115,15 @@ class Source {
       byte = static_cast<std::byte>(bits());
     }
     const std::size_t block = tensor::traits(dtype).block_bytes;
-    const std::size_t halves = dtype == DType::kQ4_1 ? 2 : 1;
     for (std::size_t at = 0; at < made.size(); at += block) {
-      for (std::size_t half = 0; half < halves; ++half) {
+      for (const std::size_t half : half_offsets(dtype)) {
         const std::uint16_t scale =
             dtype == DType::kBf16 ? f32_to_bf16(value(kind)) : finite_half();
-        std::memcpy(made.data() + at + 2 * half, &scale, sizeof scale);
+        std::memcpy(made.data() + at + half, &scale, sizeof scale);
+      }
+      if (dtype == DType::kMxfp4) {  // exponents near one, and those that count as zero
+        const std::uint32_t draw = bits();
+        made[at] = static_cast<std::byte>(draw % 16 == 0 ? draw / 16 % 3 : 100 + draw / 16 % 56);
       }
     }
     return made;

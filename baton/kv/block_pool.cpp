@@ -28,7 +28,10 @@ void BlockRef::reset() {
 }
 
 BlockPool::BlockPool(std::uint32_t block_count, std::function<void(BlockId)> on_free)
-    : references_(block_count, 0), free_count_(block_count), on_free_(std::move(on_free)) {}
+    : references_(block_count, 0),
+      kept_(block_count, false),
+      free_count_(block_count),
+      on_free_(std::move(on_free)) {}
 
 BlockPool::~BlockPool() {
   BATON_CHECK(owned_count_ == 0, "{} of {} blocks still referenced when their pool ends",
@@ -40,7 +43,7 @@ BlockPool::~BlockPool() {
 std::optional<std::uint32_t> BlockPool::find_run(std::uint32_t count) const {
   std::uint32_t run = 0;
   for (std::uint32_t block = 0; block < references_.size(); ++block) {
-    run = references_[block] == 0 ? run + 1 : 0;
+    run = is_free(block) ? run + 1 : 0;
     if (run == count) {
       return block + 1 - count;
     }
@@ -56,7 +59,7 @@ std::optional<std::vector<BlockRef>> BlockPool::try_take(std::uint32_t count) {
   taken.reserve(count);
   std::uint32_t block = count == 0 ? 0 : find_run(count).value_or(0);
   for (; taken.size() < count; ++block) {
-    if (references_[block] == 0) {
+    if (is_free(block)) {
       references_[block] = 1;
       taken.push_back(BlockRef(this, BlockId{block}));
     }
@@ -77,20 +80,63 @@ void BlockPool::drop_reference(BlockId block) {
     return;
   }
   --owned_count_;
+  if (kept_[block.value]) {
+    ++cached_count_;
+    return;
+  }
   ++free_count_;
   if (on_free_) {
     on_free_(block);
   }
 }
 
+void BlockPool::keep(BlockId block) {
+  BATON_CHECK(references_[block.value] > 0 && !kept_[block.value], "block {} cannot be kept",
+              block.value);
+  kept_[block.value] = true;
+  ++kept_count_;
+}
+
+void BlockPool::forget(BlockId block) {
+  BATON_CHECK(kept_[block.value], "block {} is not kept", block.value);
+  kept_[block.value] = false;
+  --kept_count_;
+  if (references_[block.value] > 0) {
+    return;
+  }
+  --cached_count_;
+  ++free_count_;
+  if (on_free_) {
+    on_free_(block);
+  }
+}
+
+BlockRef BlockPool::take_kept(BlockId block) {
+  BATON_CHECK(kept_[block.value], "block {} is not kept", block.value);
+  if (references_[block.value]++ == 0) {
+    --cached_count_;
+    ++owned_count_;
+  }
+  return BlockRef(this, block);
+}
+
 void BlockPool::check_integrity() const {
-  const auto free_blocks_counted =
-      static_cast<std::uint32_t>(std::count(references_.begin(), references_.end(), 0U));
-  BATON_CHECK(free_blocks_counted == free_count_, "{} blocks are free, {} are counted as free",
-              free_blocks_counted, free_count_);
-  BATON_CHECK(free_count_ + cached_blocks() + owned_count_ == references_.size(),
-              "free {} + cached {} + owned {} != all {}", free_count_, cached_blocks(),
-              owned_count_, references_.size());
+  std::uint32_t free_counted = 0;
+  std::uint32_t cached_counted = 0;
+  std::uint32_t kept_counted = 0;
+  for (std::uint32_t block = 0; block < references_.size(); ++block) {
+    free_counted += is_free(block) ? 1 : 0;
+    cached_counted += kept_[block] && references_[block] == 0 ? 1 : 0;
+    kept_counted += kept_[block] ? 1 : 0;
+  }
+  BATON_CHECK(free_counted == free_count_, "{} blocks are free, {} are counted as free",
+              free_counted, free_count_);
+  BATON_CHECK(cached_counted == cached_count_ && kept_counted == kept_count_,
+              "{} blocks are cached of {} kept, {} and {} are counted", cached_counted,
+              kept_counted, cached_count_, kept_count_);
+  BATON_CHECK(free_count_ + cached_count_ + owned_count_ == references_.size(),
+              "free {} + cached {} + owned {} != all {}", free_count_, cached_count_, owned_count_,
+              references_.size());
 }
 
 }  // namespace baton::kv

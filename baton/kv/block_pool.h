@@ -1,4 +1,5 @@
-// The blocks of one group: which are free, and how often each is referenced. Ids and counts only.
+// The blocks of one group: which are free, how often each is referenced, and which are kept for
+// their content when nobody references them (the prefix cache). Ids and counts only.
 // Thread: the engine's.
 #pragma once
 
@@ -40,7 +41,8 @@ class BlockRef {
 
 class BlockPool {
  public:
-  // on_free runs when a block's last reference goes (debug builds poison it there). May be empty.
+  // on_free runs when a block becomes free: its last reference goes, or, for a kept block, its
+  // content is forgotten (debug builds poison it there). May be empty.
   explicit BlockPool(std::uint32_t block_count, std::function<void(BlockId)> on_free = {});
   ~BlockPool();  // checks that no reference is left
   BlockPool(const BlockPool&) = delete;
@@ -54,10 +56,19 @@ class BlockPool {
     return static_cast<std::uint32_t>(references_.size());
   }
   [[nodiscard]] std::uint32_t free_blocks() const { return free_count_; }
-  // Unreferenced blocks kept for their content. The prefix cache (issue 4) will own them.
-  [[nodiscard]] std::uint32_t cached_blocks() const { return 0; }
+  // Unreferenced blocks kept for their content.
+  [[nodiscard]] std::uint32_t cached_blocks() const { return cached_count_; }
   [[nodiscard]] std::uint32_t owned_blocks() const { return owned_count_; }
   [[nodiscard]] std::uint32_t references(BlockId block) const { return references_[block.value]; }
+
+  // A referenced block whose content shall outlive its references: it is not free then, but cached.
+  void keep(BlockId block);
+  // Ends keep(): an unreferenced block becomes free.
+  void forget(BlockId block);
+  // A reference to a kept block, referenced or not.
+  [[nodiscard]] BlockRef take_kept(BlockId block);
+  [[nodiscard]] bool is_kept(BlockId block) const { return kept_[block.value]; }
+  [[nodiscard]] std::uint32_t kept_blocks() const { return kept_count_; }  // referenced or not
 
   // free + cached + owned = all, recounted block by block. Dies otherwise.
   void check_integrity() const;
@@ -68,9 +79,16 @@ class BlockPool {
   void drop_reference(BlockId block);
   [[nodiscard]] std::optional<std::uint32_t> find_run(std::uint32_t count) const;
 
-  std::vector<std::uint32_t> references_;  // [block]; 0 = free
+  [[nodiscard]] bool is_free(std::uint32_t block) const {
+    return references_[block] == 0 && !kept_[block];
+  }
+
+  std::vector<std::uint32_t> references_;  // [block]; 0 = free or cached
+  std::vector<bool> kept_;                 // [block]
   std::uint32_t free_count_ = 0;
   std::uint32_t owned_count_ = 0;
+  std::uint32_t cached_count_ = 0;
+  std::uint32_t kept_count_ = 0;
   std::function<void(BlockId)> on_free_;
 };
 

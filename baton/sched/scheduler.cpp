@@ -15,6 +15,15 @@ namespace {
 // What a client is told to wait when the queue is full: some sequences end each second.
 constexpr std::int64_t kRetryHintMs = 1000;
 
+// One free block for each so many running sequences that may still grow: with none, a newcomer,
+// last in order, would be preempted at once; with one each, a pool of large blocks would stand half
+// empty. They grow at different times.
+constexpr std::uint32_t kGrowersPerFreeBlock = 4;
+
+std::int64_t microseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
+}
+
 // The first multiple of a tile after `position`.
 std::int32_t next_tile_border(std::int32_t position) {
   return (position / kv::kTileTokens + 1) * kv::kTileTokens;
@@ -68,16 +77,43 @@ Status Scheduler::can_add(const Demand& demand) const {
 void Scheduler::add(const SequenceKey& key, const Demand& demand, TimePoint now) {
   Entry entry;
   entry.demand = demand;
-  entry.place = {demand.priority, next_arrival_++};
+  entry.place = {microseconds(now.time_since_epoch()) + demand.priority * microseconds(kAgeing),
+                 next_arrival_++};
   entry.arrived = now;
   waiting_.emplace(entry.place, key);
   const bool is_new = entries_.emplace(key, entry).second;
   BATON_CHECK(is_new, "sequence {} added twice", to_string(key));
 }
 
-bool Scheduler::fits(const Demand& demand, std::span<const std::uint32_t> free_blocks) const {
+std::int32_t Scheduler::admission_tokens(const Demand& demand) {
+  return std::min(demand.prefill_tokens + 1, demand.room_tokens);
+}
+
+// Rows that a running sequence has room for, at least.
+std::int32_t Scheduler::held_tokens(const Entry& entry) {
+  return std::min(std::max(entry.demand.prefill_tokens, entry.computed_tokens) + 1,
+                  entry.demand.room_tokens);
+}
+
+std::uint32_t Scheduler::headroom(std::size_t group) const {
+  std::uint32_t growers = 0;
+  for (const auto* running : {&prefilling_, &decoding_}) {
+    for (const auto& [place, key] : *running) {
+      const Entry& entry = entries_.at(key);
+      growers +=
+          blocks_needed(group, entry.demand.room_tokens) > blocks_needed(group, held_tokens(entry))
+              ? 1
+              : 0;
+    }
+  }
+  return (growers + kGrowersPerFreeBlock - 1) / kGrowersPerFreeBlock;
+}
+
+bool Scheduler::can_admit(const SequenceKey& key, std::span<const std::uint32_t> free_blocks,
+                          std::uint32_t shared_blocks) const {
+  const std::int32_t tokens = admission_tokens(entries_.at(key).demand);
   for (std::size_t group = 0; group < free_blocks.size(); ++group) {
-    if (blocks_needed(group, demand.room_tokens) > free_blocks[group]) {
+    if (blocks_needed(group, tokens) - shared_blocks + headroom(group) > free_blocks[group]) {
       return false;
     }
   }
@@ -92,7 +128,7 @@ bool Scheduler::reservations_allow(const Demand& demand) const {
     return true;
   }
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    if (reserved_blocks_[group] + blocks_needed(group, demand.room_tokens) >
+    if (reserved_blocks_[group] + blocks_needed(group, admission_tokens(demand)) >
         config_.group_blocks[group] / 2) {
       return false;
     }
@@ -103,58 +139,95 @@ bool Scheduler::reservations_allow(const Demand& demand) const {
 void Scheduler::add_reserved_blocks(const Demand& demand) {
   ++reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] += blocks_needed(group, demand.room_tokens);
+    reserved_blocks_[group] += blocks_needed(group, admission_tokens(demand));
   }
 }
 
 void Scheduler::drop_reserved_blocks(const Demand& demand) {
   --reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] -= blocks_needed(group, demand.room_tokens);
+    reserved_blocks_[group] -= blocks_needed(group, admission_tokens(demand));
   }
 }
 
-// In strict order: who does not fit holds back all behind it, or a large sequence would starve.
-// Only a reservation held back by the half rule lets others pass, and only those that are none.
-std::vector<SequenceKey> Scheduler::admit(std::span<const std::uint32_t> free_blocks) {
-  std::vector<std::uint32_t> left(free_blocks.begin(), free_blocks.end());
-  std::vector<SequenceKey> admitted;
-  bool reservations_held_back = false;
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    const std::size_t seats = prefilling_.size() + decoding_.size() + reserved_;
-    if (seats >= static_cast<std::size_t>(config_.max_num_seqs)) {
-      break;
-    }
-    Entry& entry = entries_.at(it->second);
-    const bool reserve = entry.demand.kind == Kind::kReserve;
-    if (reserve && (reservations_held_back || !reservations_allow(entry.demand))) {
-      reservations_held_back = true;
-      ++it;
-      continue;
-    }
-    if (!fits(entry.demand, left)) {
-      break;
-    }
-    for (std::size_t group = 0; group < left.size(); ++group) {
-      left[group] -= blocks_needed(group, entry.demand.room_tokens);
-    }
-    if (reserve) {
-      entry.state = State::kReserved;
-      add_reserved_blocks(entry.demand);
-    } else {
-      entry.state = State::kPrefilling;
-      prefilling_.emplace(entry.place, it->second);
-    }
-    admitted.push_back(it->second);
-    it = waiting_.erase(it);
+std::optional<SequenceKey> Scheduler::next_waiting() const {
+  const std::size_t seats = prefilling_.size() + decoding_.size() + reserved_;
+  if (seats >= static_cast<std::size_t>(config_.max_num_seqs)) {
+    return std::nullopt;
   }
-  return admitted;
+  bool reservations_held_back = false;
+  for (const auto& [place, key] : waiting_) {
+    const Demand& demand = entries_.at(key).demand;
+    if (demand.kind != Kind::kReserve) {
+      return key;
+    }
+    reservations_held_back = reservations_held_back || !reservations_allow(demand);
+    if (!reservations_held_back) {
+      return key;
+    }
+  }
+  return std::nullopt;
+}
+
+void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens) {
+  Entry& entry = entries_.at(key);
+  BATON_CHECK(entry.state == State::kWaiting && cached_tokens < entry.demand.prefill_tokens,
+              "{} admitted with {} of {} tokens", to_string(key), cached_tokens,
+              entry.demand.prefill_tokens);
+  waiting_.erase(entry.place);
+  if (entry.demand.kind == Kind::kReserve) {
+    entry.state = State::kReserved;
+    add_reserved_blocks(entry.demand);
+  } else {
+    entry.state = State::kPrefilling;
+    entry.computed_tokens = cached_tokens;
+    prefilling_.emplace(entry.place, key);
+  }
+}
+
+std::vector<SequenceKey> Scheduler::decoding() const {
+  std::vector<SequenceKey> keys;
+  keys.reserve(decoding_.size());
+  for (const auto& [place, key] : decoding_) {
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+std::optional<SequenceKey> Scheduler::last_running() const {
+  if (prefilling_.empty() && decoding_.empty()) {
+    return std::nullopt;
+  }
+  const bool prefilling_is_last =
+      decoding_.empty() ||
+      (!prefilling_.empty() && prefilling_.rbegin()->first > decoding_.rbegin()->first);
+  return (prefilling_is_last ? prefilling_ : decoding_).rbegin()->second;
+}
+
+void Scheduler::preempt(const SequenceKey& key) {
+  Entry& entry = entries_.at(key);
+  BATON_CHECK(entry.state == State::kPrefilling || entry.state == State::kDecoding,
+              "{} does not run", to_string(key));
+  if (entry.state == State::kDecoding) {
+    decoding_.erase(entry.place);
+    entry.demand.prefill_tokens = entry.computed_tokens + 1;  // and the token drawn last
+  } else {
+    prefilling_.erase(entry.place);
+  }
+  if (entry.demand.kind == Kind::kReserve) {
+    entry.demand.kind = Kind::kLocal;  // what came by handoff is computed here next time
+  }
+  entry.computed_tokens = 0;
+  entry.state = State::kWaiting;
+  entry.preempted = true;
+  waiting_.emplace(entry.place, key);
 }
 
 std::vector<SequenceKey> Scheduler::expired(TimePoint now) const {
   std::vector<SequenceKey> keys;
   for (const auto& [place, key] : waiting_) {
-    if (now - entries_.at(key).arrived >= config_.queue_deadline) {
+    const Entry& entry = entries_.at(key);
+    if (!entry.preempted && now - entry.arrived >= config_.queue_deadline) {
       keys.push_back(key);
     }
   }
@@ -164,7 +237,10 @@ std::vector<SequenceKey> Scheduler::expired(TimePoint now) const {
 TimePoint Scheduler::next_deadline() const {
   TimePoint next = TimePoint::max();
   for (const auto& [place, key] : waiting_) {
-    next = std::min(next, entries_.at(key).arrived + config_.queue_deadline);
+    const Entry& entry = entries_.at(key);
+    if (!entry.preempted) {
+      next = std::min(next, entry.arrived + config_.queue_deadline);
+    }
   }
   return next;
 }

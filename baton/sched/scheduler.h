@@ -1,10 +1,15 @@
 // Which sequence may run, and what each step computes: pure logic on counts. No model, no I/O, no
 // clock ("now" is an argument), no block ids: the caller takes and gives back blocks as told.
 //
-// Admission takes room for all that a sequence can ever need, so whoever runs always finishes and
-// nothing is preempted. (Sharing prefixes and preemption come with issue 4: admit() and finish()
-// are their place.) The price: a large limit holds room that it may never use. Thread: the
-// engine's.
+// Admission takes room for what a sequence holds at first (prompt + emitted, and the next row);
+// each grows by a block when it needs one. When the pool is full, the last in order gives its
+// blocks back and waits: it is computed again later, with the same bits. Since the first in order
+// is never preempted for another, and its whole need was checked at the door, whoever runs
+// finishes.
+//
+// The order: arrival, shifted by priority. One step of priority is worth kAgeing of waiting, so a
+// request of low priority passes fresher ones of high priority after a time, and none starves.
+// Thread: the engine's.
 #pragma once
 
 #include "baton/base/clock.h"
@@ -16,11 +21,16 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 namespace baton::sched {
+
+// What one step of priority is worth: about the length of an answer, so that an answer's worth of
+// waiting lifts a request by one step.
+inline constexpr Duration kAgeing = std::chrono::seconds(10);
 
 enum class Kind : std::uint8_t {
   kLocal,    // prefill and decode here
@@ -84,11 +94,30 @@ class Scheduler {
   // Must have passed can_add; the key must be new.
   void add(const SequenceKey& key, const Demand& demand, TimePoint now);
 
-  // Moves sequences from waiting to prefilling or reserved, by priority, then order of arrival,
-  // while there is room. free_blocks: [group]. The caller takes blocks_needed(group, room_tokens)
-  // of each group for each key returned.
-  std::vector<SequenceKey> admit(std::span<const std::uint32_t> free_blocks);
-  // Those that have waited past the queue deadline; the caller finishes them.
+  // The next sequence to be admitted: the first in order, if a seat is free. A reservation that
+  // would make all of them hold more than half of the pool lets others pass that are none. What
+  // does not fit otherwise holds back all behind it, or a large sequence would starve.
+  [[nodiscard]] std::optional<SequenceKey> next_waiting() const;
+  // Rows that need room at admission.
+  [[nodiscard]] static std::int32_t admission_tokens(const Demand& demand);
+  // free_blocks: [group], what can be taken. shared_blocks: of each group, whole blocks of its
+  // prefix that are there already. Some room is left for those that run, so that a newcomer is not
+  // sent away at once.
+  [[nodiscard]] bool can_admit(const SequenceKey& key, std::span<const std::uint32_t> free_blocks,
+                               std::uint32_t shared_blocks) const;
+  // waiting -> prefilling (from row cached_tokens < prefill_tokens) or reserved. The caller has
+  // taken blocks for admission_tokens of each group.
+  void admit(const SequenceKey& key, std::int32_t cached_tokens);
+
+  // The decoding ones, first in order first.
+  [[nodiscard]] std::vector<SequenceKey> decoding() const;
+  // The last in order of those that run: who gives blocks back when there are none.
+  [[nodiscard]] std::optional<SequenceKey> last_running() const;
+  // prefilling or decoding -> waiting, in its old place; it never expires. The caller has given its
+  // blocks back.
+  void preempt(const SequenceKey& key);
+
+  // Those that have waited past the queue deadline and never ran; the caller finishes them.
   [[nodiscard]] std::vector<SequenceKey> expired(TimePoint now) const;
   // When the next one expires. TimePoint::max() if none waits.
   [[nodiscard]] TimePoint next_deadline() const;
@@ -119,10 +148,9 @@ class Scheduler {
   [[nodiscard]] const CostModel& cost_model() const { return cost_; }
 
  private:
-  // Order of admission: priority, then arrival.
   struct Place {
-    std::int32_t priority = 0;
-    std::uint64_t arrival = 0;
+    std::int64_t rank_us = 0;   // arrival + priority * kAgeing
+    std::uint64_t arrival = 0;  // in order of arrival
     auto operator<=>(const Place&) const = default;
   };
   struct Entry {
@@ -131,9 +159,11 @@ class Scheduler {
     std::int32_t computed_tokens = 0;  // rows in the KV cache
     Place place;
     TimePoint arrived;
+    bool preempted = false;
   };
 
-  [[nodiscard]] bool fits(const Demand& demand, std::span<const std::uint32_t> free_blocks) const;
+  [[nodiscard]] static std::int32_t held_tokens(const Entry& entry);
+  [[nodiscard]] std::uint32_t headroom(std::size_t group) const;
   [[nodiscard]] bool reservations_allow(const Demand& demand) const;
   void add_reserved_blocks(const Demand& demand);
   void drop_reserved_blocks(const Demand& demand);
@@ -143,7 +173,7 @@ class Scheduler {
   CostModel cost_;
   std::unordered_map<SequenceKey, Entry> entries_;
   std::map<Place, SequenceKey> waiting_;
-  std::map<Place, SequenceKey> prefilling_;  // oldest first
+  std::map<Place, SequenceKey> prefilling_;
   std::map<Place, SequenceKey> decoding_;
   std::vector<std::uint32_t> reserved_blocks_;  // [group] of reservations that wait for their KV
   std::uint32_t reserved_ = 0;

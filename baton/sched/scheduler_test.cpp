@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <unordered_map>
 
 namespace baton::sched {
 namespace {
@@ -28,10 +30,10 @@ SchedulerConfig config(std::uint32_t blocks = 16) {
   return c;
 }
 
-// A scheduler with the caller's book of free blocks, as the engine keeps it.
+// A scheduler with the caller's book of blocks, as the engine keeps it.
 class Bench {
  public:
-  explicit Bench(const SchedulerConfig& c) : scheduler(c), free_(c.group_blocks) {}
+  explicit Bench(const SchedulerConfig& c) : scheduler(c), free_(c.group_blocks[0]) {}
 
   Status add(std::uint64_t n, const Demand& demand, TimePoint now = {}) {
     if (Status status = scheduler.can_add(demand); !status) {
@@ -42,29 +44,62 @@ class Bench {
   }
   std::vector<std::uint64_t> admit() {
     std::vector<std::uint64_t> names;
-    for (const SequenceKey& admitted : scheduler.admit(free_)) {
-      names.push_back(admitted.request.low);
-      free_[0] -= scheduler.blocks_needed(0, scheduler.demand(admitted).room_tokens);
+    while (const auto next = scheduler.next_waiting()) {
+      const std::vector<std::uint32_t> free = {free_};
+      if (!scheduler.can_admit(*next, free, 0)) {
+        break;
+      }
+      const std::uint32_t blocks =
+          scheduler.blocks_needed(0, Scheduler::admission_tokens(scheduler.demand(*next)));
+      take(*next, blocks);
+      scheduler.admit(*next, 0);
+      names.push_back(next->request.low);
     }
     return names;
   }
   void finish(std::uint64_t n) {
-    if (scheduler.state(key(n)) != State::kWaiting) {
-      free_[0] += scheduler.blocks_needed(0, scheduler.demand(key(n)).room_tokens);
-    }
+    give_back(key(n));
     scheduler.finish(key(n));
   }
   Batch step(Duration elapsed = milliseconds(1)) {
+    grow();
     Batch batch = scheduler.plan();
     scheduler.step_done(batch, elapsed);
     return batch;
   }
-  [[nodiscard]] std::uint32_t free_blocks() const { return free_[0]; }
+  [[nodiscard]] std::uint32_t free_blocks() const { return free_; }
 
   Scheduler scheduler;
+  std::vector<std::uint64_t> preempted;
 
  private:
-  std::vector<std::uint32_t> free_;
+  void take(const SequenceKey& of, std::uint32_t blocks) {
+    ASSERT_LE(blocks, free_);
+    free_ -= blocks;
+    held_[of] += blocks;
+  }
+  void give_back(const SequenceKey& of) {
+    free_ += held_[of];
+    held_[of] = 0;
+  }
+  void grow() {
+    for (const SequenceKey& of : scheduler.decoding()) {
+      while (scheduler.state(of) == State::kDecoding) {
+        const std::uint32_t needed = scheduler.blocks_needed(0, scheduler.computed_tokens(of) + 1);
+        if (needed - held_[of] <= free_) {
+          take(of, needed - held_[of]);
+          break;
+        }
+        const SequenceKey last = *scheduler.last_running();
+        give_back(last);
+        scheduler.preempt(last);
+        preempted.push_back(last.request.low);
+      }
+    }
+  }
+
+  std::uint32_t free_;
+  std::unordered_map<SequenceKey, std::uint32_t> held_;
 };
 
 Demand local(std::int32_t prompt, std::int32_t room, std::int32_t priority = 0) {
@@ -104,6 +139,135 @@ TEST(Admission, WhoDoesNotFitHoldsBackAllBehind) {
   bench.finish(1);
   EXPECT_EQ(bench.admit(), (Names{2, 3}));
   EXPECT_EQ(bench.free_blocks(), 0U);
+}
+
+// Only what a sequence holds at first needs room; one block stays free for those that run.
+TEST(Admission, TakesWhatIsNeededAtFirst) {
+  Bench bench(config(4));
+  for (std::uint64_t n = 1; n <= 4; ++n) {
+    ASSERT_TRUE(bench.add(n, local(20, 128)));  // 1 block each at first, 4 in the end
+  }
+  EXPECT_EQ(bench.admit(), (Names{1, 2, 3}));
+  EXPECT_EQ(bench.free_blocks(), 1U);
+}
+
+// A step of priority is worth kAgeing of waiting: it wins for a while, then age wins.
+TEST(Admission, AgeOutweighsPriority) {
+  const TimePoint start{};
+  for (const bool late : {false, true}) {
+    Bench bench(config(1));
+    ASSERT_TRUE(bench.add(1, local(1, 32), start));
+    EXPECT_EQ(bench.admit(), (Names{1}));
+    ASSERT_TRUE(bench.add(2, local(1, 32, 1), start));
+    ASSERT_TRUE(bench.add(3, local(1, 32, 0), start + kAgeing + seconds(late ? 1 : -1)));
+    bench.finish(1);
+    EXPECT_EQ(bench.admit(), (late ? Names{2} : Names{3}));
+  }
+  Bench bench(config(1));  // the widest priorities do not overflow
+  ASSERT_TRUE(bench.add(1, local(1, 32, std::numeric_limits<std::int32_t>::max()), start));
+  ASSERT_TRUE(bench.add(2, local(1, 32, std::numeric_limits<std::int32_t>::min()), start));
+  EXPECT_EQ(bench.admit(), (Names{2}));
+}
+
+// A low priority is reached however many of high priority keep coming.
+TEST(Admission, NobodyStarves) {
+  Bench bench(config(1));
+  TimePoint now{};
+  ASSERT_TRUE(bench.add(0, local(1, 32, 2), now));
+  std::uint64_t next = 1;
+  for (int second = 0; second < 60; ++second) {
+    ASSERT_TRUE(bench.add(next++, local(1, 32, 0), now));
+    const Names admitted = bench.admit();
+    ASSERT_EQ(admitted.size(), 1U);
+    if (admitted[0] == 0) {
+      EXPECT_GE(second, 19);
+      EXPECT_LE(second, 21);
+      return;
+    }
+    bench.finish(admitted[0]);
+    now += seconds(1);
+  }
+  FAIL() << "never admitted";
+}
+
+TEST(Preemption, TheLastInOrderGivesBackAndComesBack) {
+  Bench bench(config(4));
+  ASSERT_TRUE(bench.add(1, local(60, 128)));  // 2 blocks at first, 4 in the end
+  ASSERT_TRUE(bench.add(2, local(31, 128)));
+  EXPECT_EQ(bench.admit(), (Names{1, 2}));
+  bench.step();
+  int steps = 0;
+  while (bench.preempted.empty()) {
+    bench.step();
+    ASSERT_LT(++steps, 100);
+  }
+  EXPECT_EQ(bench.preempted, (Names{2}));
+  EXPECT_EQ(bench.scheduler.state(key(2)), State::kWaiting);
+  EXPECT_EQ(bench.scheduler.computed_tokens(key(2)), 0);
+  const std::int32_t known = bench.scheduler.demand(key(2)).prefill_tokens;
+  EXPECT_GT(known, 31);
+  EXPECT_EQ(bench.scheduler.next_deadline(), TimePoint::max()) << "it never expires";
+  EXPECT_TRUE(bench.scheduler.expired(TimePoint::max()).empty());
+  ASSERT_TRUE(bench.add(3, local(1, 32)));
+  EXPECT_TRUE(bench.admit().empty()) << "3 does not pass the preempted one";
+  bench.finish(1);
+  EXPECT_EQ(bench.admit(), (Names{2, 3}));
+  const Batch batch = bench.step();
+  EXPECT_EQ(batch.items[0].start, 0);
+  EXPECT_TRUE(batch.items[0].tokens == known || batch.items[0].tokens % kv::kTileTokens == 0);
+}
+
+TEST(Preemption, PrefillingOnesToo) {
+  Bench bench(config(4));
+  ASSERT_TRUE(bench.add(1, local(31, 96)));
+  EXPECT_EQ(bench.admit(), (Names{1}));
+  bench.step();
+  ASSERT_TRUE(bench.add(2, Demand{Kind::kHandoff, 60, 60, 0}));
+  EXPECT_EQ(bench.admit(), (Names{2}));
+  ASSERT_EQ(bench.scheduler.last_running(), key(2));
+  bench.scheduler.preempt(key(2));
+  EXPECT_EQ(bench.scheduler.demand(key(2)).prefill_tokens, 60);
+  EXPECT_EQ(bench.scheduler.demand(key(2)).kind, Kind::kHandoff);
+}
+
+// What came by handoff and is preempted is computed here: it is no reservation any more.
+TEST(Preemption, AnAdoptedSequenceBecomesLocal) {
+  Bench bench(config(4));
+  ASSERT_TRUE(bench.add(1, reserve(31, 96)));
+  EXPECT_EQ(bench.admit(), (Names{1}));
+  bench.scheduler.adopt(key(1));
+  bench.step();
+  bench.scheduler.preempt(key(1));
+  EXPECT_EQ(bench.scheduler.demand(key(1)).kind, Kind::kLocal);
+  EXPECT_EQ(bench.scheduler.demand(key(1)).prefill_tokens, 33);
+  bench.scheduler.admit(key(1), 32);
+  const Batch batch = bench.scheduler.plan();
+  ASSERT_EQ(batch.items.size(), 1U);
+  EXPECT_EQ(batch.items[0].start, 32);
+  EXPECT_EQ(batch.items[0].tokens, 1);
+  EXPECT_TRUE(batch.items[0].samples);
+}
+
+// Many that want all of the pool: all end, in a bounded number of steps.
+TEST(Preemption, EverybodyFinishes) {
+  Bench bench(config(6));
+  for (std::uint64_t n = 0; n < 8; ++n) {
+    ASSERT_TRUE(bench.add(n, local(static_cast<std::int32_t>(5 + 20 * n), 192)));
+  }
+  int left = 8;
+  for (int step = 0; step < 5000 && left > 0; ++step) {
+    bench.admit();
+    bench.step();
+    for (std::uint64_t n = 0; n < 8; ++n) {
+      if (bench.scheduler.contains(key(n)) && bench.scheduler.computed_tokens(key(n)) == 192) {
+        bench.finish(n);
+        --left;
+      }
+    }
+  }
+  EXPECT_EQ(left, 0);
+  EXPECT_FALSE(bench.preempted.empty());
+  EXPECT_EQ(bench.free_blocks(), 6U);
 }
 
 TEST(Admission, SeatsAreBounded) {

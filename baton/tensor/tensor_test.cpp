@@ -18,11 +18,17 @@ TEST(DType, BlockGeometryIsGgufs) {
   EXPECT_EQ(row_bytes(DType::kQ4_0, 64), 36U);
   EXPECT_EQ(row_bytes(DType::kQ4_1, 64), 40U);
   EXPECT_EQ(row_bytes(DType::kQ8_0, 64), 68U);
+  EXPECT_EQ(row_bytes(DType::kQ5_1, 64), 48U);
+  EXPECT_EQ(row_bytes(DType::kQ6K, 512), 420U);
+  EXPECT_EQ(row_bytes(DType::kMxfp4, 64), 34U);
   EXPECT_EQ(dtype_name(DType::kQ4_1), "q4_1");
+  EXPECT_EQ(dtype_name(DType::kQ4K), "q4_k");
+  EXPECT_EQ(dtype_name(DType::kMxfp4), "mxfp4");
 }
 
 TEST(DTypeDeathTest, PartOfABlockIsABug) {
   EXPECT_DEATH(row_bytes(DType::kQ8_0, 33), "33 values of q8_0");
+  EXPECT_DEATH(row_bytes(DType::kQ4K, 128), "128 values of q4_k");
 }
 
 TEST(Buffer, IsAlignedZeroedAndMovable) {

@@ -91,6 +91,10 @@ class StartUpTest(E2eCase):
                             ((*model, "--block-tokens", 48), "block"),
                             ((*model, "--isa", "sse9"), "sse9"),
                             ((*model, "--kv-memory", "1K"), "kv-memory"),
+                            ((*model, "--kv-memory", "900000G"), "bytes are available"),
+                            ((*model, "--cpu-mask", "8" + "0" * 200), "names CPU 803"),
+                            ((*model, "--cpu-mask", "xyz"), "hex"),
+                            ((*model, "--prefix-cache", "maybe"), "--prefix-cache"),
                             ((*model, "--node-role", "router"), "peers"),
                             ((*model, "--node-role", "decode"), "--serving-bind")):
             with self.subTest(flags=flags[3:]):

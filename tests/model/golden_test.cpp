@@ -5,22 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
-
 namespace baton::backend {
 namespace {
-
-// FNV-1a over the logits' bytes.
-std::uint64_t hash_bits(const std::vector<float>& logits) {
-  std::uint64_t hash = 0xCBF29CE484222325ULL;
-  for (const float logit : logits) {
-    const auto bits = std::bit_cast<std::uint32_t>(logit);
-    for (int byte = 0; byte < 4; ++byte) {
-      hash = (hash ^ ((bits >> (8 * byte)) & 0xFF)) * 0x100000001B3ULL;
-    }
-  }
-  return hash;
-}
 
 std::uint64_t golden(const std::string& path, kv::KvDtype kv_dtype, TokenId vocabulary) {
   CpuBackendOptions options = Runner::options(path);
@@ -37,6 +23,10 @@ TEST(Golden, BitsOfThisNumericsVersion) {
   EXPECT_EQ(golden(smollm2, kv::KvDtype::kF32, 49152), 14828402997432055888ULL);
   EXPECT_EQ(golden(qwen3, kv::KvDtype::kBf16, 256), 11766570486410819086ULL);
   EXPECT_EQ(golden(qwen3, kv::KvDtype::kF32, 256), 6515817094981391963ULL);
+  EXPECT_EQ(golden(smollm2, kv::KvDtype::kF16, 49152), 1071616506093782173ULL);
+  EXPECT_EQ(golden(smollm2, kv::KvDtype::kQ8_0, 49152), 10624728861240906830ULL);
+  EXPECT_EQ(golden(qwen3, kv::KvDtype::kF16, 256), 15102775769556361558ULL);
+  EXPECT_EQ(golden(qwen3, kv::KvDtype::kQ8_0, 256), 6693786994089065347ULL);
 }
 
 }  // namespace

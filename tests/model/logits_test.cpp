@@ -95,6 +95,8 @@ void compare_smollm2(kv::KvDtype kv_dtype) {
 
 TEST(Logits, SmolLm2AgreesWithLlamaCpp) { compare_smollm2(kv::KvDtype::kF32); }
 TEST(Logits, SmolLm2WithBf16CacheAgreesToo) { compare_smollm2(kv::KvDtype::kBf16); }
+TEST(Logits, SmolLm2WithF16CacheAgreesToo) { compare_smollm2(kv::KvDtype::kF16); }
+TEST(Logits, SmolLm2WithQ8CacheAgreesToo) { compare_smollm2(kv::KvDtype::kQ8_0); }
 
 double largest_qwen3_difference(kv::KvDtype kv_dtype, const std::string& isa) {
   CpuBackendOptions options = Runner::options(std::string(kFolder) + "qwen3_tiny.gguf");

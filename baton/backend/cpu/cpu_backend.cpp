@@ -96,7 +96,9 @@ Status check_options(const CpuBackendOptions& options, const model::ModelConfig&
 Result<std::unique_ptr<Backend>> CpuBackend::make(
     const CpuBackendOptions& options, const LoadProgress& progress,
     const std::function<void(const MemoryPlan&)>& on_plan) {
-  BATON_TRY(const files::GgufFile file, files::GgufFile::open(options.model_path));
+  BATON_TRY(const files::GgufFile file,
+            options.dummy ? files::make_dummy_model(*options.dummy, files::DummyValues::kRandom)
+                          : files::GgufFile::open(options.model_path));
   BATON_TRY(const model::ModelDescription description, model::describe_model(file));
   const model::ModelConfig& config = description.config;
   BATON_TRY_VOID(check_options(options, config));
@@ -153,8 +155,10 @@ void CpuBackend::check(const StepPlan& plan) const {
         sequence.tables[0].size() * static_cast<std::size_t>(info_.layout.block_tokens) >= end,
         "a table of {} blocks for {} tokens", sequence.tables[0].size(), end);
     BATON_CHECK(
-        sequence.logit_rows == 0 || (sequence.logit_rows == 1 && sequence.sampling != nullptr),
-        "{} logit rows", sequence.logit_rows);
+        sequence.logit_rows == 0 ||
+            (sequence.sampling != nullptr && (sequence.logit_rows == 1 || sequence.keep_logits) &&
+             static_cast<std::size_t>(sequence.logit_rows) <= sequence.tokens.size()),
+        "{} logit rows of {} tokens", sequence.logit_rows, sequence.tokens.size());
     for (const TokenId token : sequence.tokens) {
       BATON_CHECK(token >= 0 && token < info_.vocabulary, "token {} of {}", token,
                   info_.vocabulary);
@@ -173,6 +177,7 @@ void CpuBackend::sample_all(const StepPlan& plan, StepResult& result) {
       result.tokens.push_back({index, 0, 0.0F, {}, {}});
     }
   }
+  const auto vocabulary = static_cast<std::size_t>(info_.vocabulary);
   const auto draw = [&](std::int64_t first, std::int64_t last, int thread) {
     for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
       SampledToken& token = result.tokens[i];
@@ -184,8 +189,8 @@ void CpuBackend::sample_all(const StepPlan& plan, StepResult& result) {
       input.emitted = sequence.emitted;
       input.barred = sequence.barred;
       input.choice = sequence.key.choice;
-      sample::SampledToken drawn =
-          sample::sample(input, logits, scratch_[static_cast<std::size_t>(thread)]);
+      sample::SampledToken drawn = sample::sample(input, logits.last(vocabulary),
+                                                  scratch_[static_cast<std::size_t>(thread)]);
       token.token = drawn.token;
       token.logprob = drawn.logprob;
       token.top = std::move(drawn.top);

@@ -7,17 +7,20 @@
 
 #include "baton/backend/backend.h"
 #include "baton/base/result.h"
+#include "baton/files/dummy_model.h"
 #include "baton/kv/layout.h"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace baton::backend {
 
 struct CpuBackendOptions {
   std::string model_path;
+  std::optional<files::DummyModel> dummy;     // instead of model_path: random weights
   std::string isa = "auto";                   // auto, ref, avx2, avx512
   std::int32_t threads = 0;                   // 0 = as many as this process may use
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;  // kBf16 or kF32

@@ -2,6 +2,7 @@
 // threads, the vector width, the block size and what was in the pool before. On the shipped model.
 #include "baton/backend/cpu/cpu_backend.h"
 
+#include "baton/backend/cpu/kv_memory.h"
 #include "baton/backend/no_cuda/cuda_backend.h"
 #include "baton/backend/runner_for_test.h"
 #include "baton/base/cpu_features.h"
@@ -145,11 +146,12 @@ TEST_F(CpuBackendTest, ScalarCodeHasTheSameBits) {
 }
 
 // The other way through everything: F16 weights, head norms, rope over halves, a separate output
-// matrix, two query heads per kv head, an f32 cache.
+// matrix, two query heads per kv head, every type of cache.
 TEST(Qwen3Fixture, KeepsThePromiseToo) {
   CpuBackendOptions options = Runner::options("tests/fixtures/model/qwen3_tiny.gguf");
   options.kv_memory_bytes = 8ULL << 20;
-  for (const kv::KvDtype dtype : {kv::KvDtype::kBf16, kv::KvDtype::kF32}) {
+  for (const kv::KvDtype dtype :
+       {kv::KvDtype::kBf16, kv::KvDtype::kF16, kv::KvDtype::kF32, kv::KvDtype::kQ8_0}) {
     options.kv_dtype = dtype;
     options.isa = "auto";
     options.threads = 2;
@@ -275,7 +277,6 @@ TEST(CpuBackendErrors, EachNamesWhatIsWrong) {
               ::testing::AllOf(HasSubstr("1000 bytes"), HasSubstr("needs 2949120 bytes")));
   EXPECT_THAT(error([](auto& o) { o.kv_memory_bytes = 1ULL << 60; }), HasSubstr("available"));
   EXPECT_THAT(error([](auto& o) { o.block_tokens = 48; }), HasSubstr("48 tokens"));
-  EXPECT_THAT(error([](auto& o) { o.kv_dtype = kv::KvDtype::kQ8_0; }), HasSubstr("q8_0"));
   EXPECT_THAT(error([](auto& o) { o.max_context_tokens = 8193; }), HasSubstr("the model has 8192"));
   EXPECT_THAT(error([](auto& o) { o.isa = "sse9"; }), HasSubstr("sse9"));
   EXPECT_THAT(error([](auto& o) { o.threads = -1; }), HasSubstr("-1 threads"));
@@ -284,11 +285,55 @@ TEST(CpuBackendErrors, EachNamesWhatIsWrong) {
   EXPECT_THAT(error([](auto& o) { o.model_path = "/no/such.gguf"; }), HasSubstr("/no/such.gguf"));
 }
 
+TEST(KvLayoutErrors, Q8NeedsWholeBlocksOfLanes) {
+  model::ModelConfig config;
+  config.layers = 2;
+  config.kv_heads = 3;
+  config.head_dim = 48;
+  const auto refused = make_kv_layout(config, kv::KvDtype::kQ8_0, 128);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("multiple of 32 elements, this model's have 48"));
+  EXPECT_TRUE(make_kv_layout(config, kv::KvDtype::kF16, 128));
+  config.head_dim = 64;
+  const auto made = make_kv_layout(config, kv::KvDtype::kQ8_0, 128);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->block_bytes(0), 2U * 3 * 4 * 2 * (34 * 64));
+}
+
 TEST(NoCuda, SaysWhatIsMissing) {
   const auto made = make_cuda_backend("model.gguf");
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(made.error().message, HasSubstr("without CUDA"));
+}
+
+// Perplexity asks for many rows at once; each has the bits that a prompt ending there would get.
+TEST(CpuBackend, SeveralRowsOfLogitsAreThoseOfShorterPrompts) {
+  CpuBackendOptions options = Runner::options(test_model_path());
+  options.max_num_seqs = 80;
+  Runner runner(options);
+  for (const std::int32_t rows : {3, 70}) {  // the panel way and row blocks
+    Runner::Sequence sequence = runner.start(random_tokens(100, 5));
+    StepPlan plan;
+    plan.sequences.push_back(runner.part(sequence, 100));
+    plan.sequences[0].logit_rows = rows;
+    const StepResult result = runner.step(std::move(plan));
+    runner.finish(sequence);
+    ASSERT_EQ(result.tokens.size(), 1U);
+    const std::size_t vocabulary = static_cast<std::size_t>(runner.backend().info().vocabulary);
+    const std::vector<float>& logits = result.tokens[0].logits;
+    ASSERT_EQ(logits.size(), vocabulary * static_cast<std::size_t>(rows));
+    for (const std::int32_t row : {0, rows / 2, rows - 1}) {
+      std::vector<TokenId> prompt = random_tokens(100, 5);
+      prompt.resize(static_cast<std::size_t>(100 - rows + 1 + row));
+      const auto begin =
+          logits.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(row) * vocabulary);
+      EXPECT_TRUE(same_bits(runner.logits(prompt, {64}),
+                            {begin, begin + static_cast<std::ptrdiff_t>(vocabulary)}))
+          << "row " << row << " of " << rows;
+    }
+  }
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ Status Forward::allocate() {
   BATON_TRY_VOID(take(
       partials_, bytes_of(most_parts(limits_) * kSplitRowsPerThread * threads,
                           kernels::attention_partial_floats(config_.head_dim), sizeof(float))));
-  std::array<bool, 3> wanted{};
+  std::array<bool, kernels::kActivationFormats> wanted{};
   const auto want = [&](const PackedMatrix& weight) {
     wanted[static_cast<std::size_t>(weight.format())] = true;
   };
@@ -143,7 +143,9 @@ Status Forward::allocate() {
 
 std::span<const float> Forward::logits(std::size_t index) const {
   const auto vocabulary = static_cast<std::size_t>(config_.vocabulary);
-  return logits_.as<float>().subspan(index * vocabulary, vocabulary);
+  const Span& span = logit_spans_[index];
+  return logits_.as<float>().subspan(static_cast<std::size_t>(span.first_row) * vocabulary,
+                                     static_cast<std::size_t>(span.tokens) * vocabulary);
 }
 
 bool Forward::by_row_blocks(std::int64_t rows) const {
@@ -191,8 +193,9 @@ void Forward::lay_out(const StepPlan& plan) {
       tiles.push_back(memory_.block(0, block).data() + layout_.tile_offset(0, 0, 0, in_block));
     }
     if (part.logit_rows > 0) {
-      logit_spans_.push_back(
-          {rows_ + tokens - 1, 1, part.start + static_cast<std::int32_t>(tokens - 1), sequence});
+      const std::int64_t before = tokens - part.logit_rows;
+      logit_spans_.push_back({rows_ + before, part.logit_rows,
+                              part.start + static_cast<std::int32_t>(before), sequence});
     }
     rows_ += tokens;
   }
@@ -219,17 +222,20 @@ void Forward::embed(const StepPlan& plan) {
 void Forward::keep_logit_rows() {
   float* x = x_.as<float>().data();
   float* qkv = qkv_.as<float>().data();
-  for (std::size_t i = 0; i < logit_spans_.size(); ++i) {
-    const auto to = static_cast<std::int64_t>(i);
-    const std::int64_t from = logit_spans_[i].first_row;  // ascending, so from >= to
-    if (from != to) {
-      std::memcpy(x + to * dim_, x + from * dim_, static_cast<std::size_t>(dim_) * sizeof(float));
-      std::memcpy(qkv + to * qkv_width_, qkv + from * qkv_width_,
-                  static_cast<std::size_t>(q_width_) * sizeof(float));
+  std::int64_t to = 0;
+  for (Span& span : logit_spans_) {
+    const std::int64_t first = to;
+    for (std::int64_t token = 0; token < span.tokens; ++token, ++to) {
+      const std::int64_t from = span.first_row + token;  // ascending, so from >= to
+      if (from != to) {
+        std::memcpy(x + to * dim_, x + from * dim_, static_cast<std::size_t>(dim_) * sizeof(float));
+        std::memcpy(qkv + to * qkv_width_, qkv + from * qkv_width_,
+                    static_cast<std::size_t>(q_width_) * sizeof(float));
+      }
     }
-    logit_spans_[i].first_row = to;
+    span.first_row = first;
   }
-  rows_ = static_cast<std::int64_t>(logit_spans_.size());
+  rows_ = to;
 }
 
 void Forward::head() {

@@ -41,9 +41,10 @@ class Forward {
                                      int threads);
 
   // False when plan.all_aborted stopped it. Else logits(i) is filled for the i-th sequence with
-  // logit_rows = 1, in the plan's order, until the next run.
+  // logit_rows > 0, in the plan's order, until the next run.
   bool run(const StepPlan& plan);
-  [[nodiscard]] std::span<const float> logits(std::size_t index) const;  // [vocabulary]
+  // [logit_rows][vocabulary]
+  [[nodiscard]] std::span<const float> logits(std::size_t index) const;
 
  private:
   // Consecutive rows of one sequence.
@@ -72,10 +73,11 @@ class Forward {
   };
   // Work buffers of the rows that one thread (row blocks) or all threads (panels) work on.
   struct Work {
-    float* normed = nullptr;               // [rows][dim]
-    std::array<std::byte*, 3> prepared{};  // by ActivationFormat: [rows][activation_row_bytes]
-    float* gate = nullptr;                 // [rows][ffn_dim]
-    float* up = nullptr;                   // [rows][ffn_dim]
+    float* normed = nullptr;  // [rows][dim]
+    std::array<std::byte*, kernels::kActivationFormats>
+        prepared{};         // by ActivationFormat: [rows][activation_row_bytes]
+    float* gate = nullptr;  // [rows][ffn_dim]
+    float* up = nullptr;    // [rows][ffn_dim]
   };
 
   Forward(const model::ModelConfig& config, const CpuWeights& weights,
@@ -136,23 +138,24 @@ class Forward {
   std::int64_t group_ = 0;      // query heads per kv head
 
   // Scratch, allocated once. rows: limits_.step_rows.
-  tensor::Buffer x_;                        // f32 [rows][dim]: the residual stream
-  tensor::Buffer qkv_;                      // f32 [rows][qkv_width]: q heads, k heads, v heads
-  tensor::Buffer attended_;                 // f32 [rows][q_width]
-  tensor::Buffer logits_;                   // f32 [logit rows][vocabulary]
-  tensor::Buffer positions_;                // int32 [rows]
-  tensor::Buffer normed_, gate_, up_;       // f32 [work rows][dim or ffn_dim]
-  std::array<tensor::Buffer, 3> prepared_;  // by ActivationFormat; empty when no weight wants it
-  tensor::Buffer attention_scratch_;        // [threads][attention_scratch_bytes]
-  tensor::Buffer tile_pointers_;            // [threads][tiles of the largest context]
-  tensor::Buffer partials_;                 // f32, see add_split_tasks
-  std::size_t scratch_stride_ = 0;          // bytes of attention_scratch_ per thread
+  tensor::Buffer x_;                   // f32 [rows][dim]: the residual stream
+  tensor::Buffer qkv_;                 // f32 [rows][qkv_width]: q heads, k heads, v heads
+  tensor::Buffer attended_;            // f32 [rows][q_width]
+  tensor::Buffer logits_;              // f32 [logit rows][vocabulary]
+  tensor::Buffer positions_;           // int32 [rows]
+  tensor::Buffer normed_, gate_, up_;  // f32 [work rows][dim or ffn_dim]
+  std::array<tensor::Buffer, kernels::kActivationFormats>
+      prepared_;                      // by ActivationFormat; empty when no weight wants it
+  tensor::Buffer attention_scratch_;  // [threads][attention_scratch_bytes]
+  tensor::Buffer tile_pointers_;      // [threads][tiles of the largest context]
+  tensor::Buffer partials_;           // f32, see add_split_tasks
+  std::size_t scratch_stride_ = 0;    // bytes of attention_scratch_ per thread
   std::int64_t most_tiles_ = 0;
   std::vector<Work> work_;  // [threads]; work_[0] also holds the panel path's rows
 
   // The step being run; vectors keep their capacity.
   std::vector<Span> spans_;
-  std::vector<Span> logit_spans_;  // one row each, in the plan's order
+  std::vector<Span> logit_spans_;  // rows with logits, in the plan's order
   std::vector<TileSpan> tile_spans_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionTask> merges_;

@@ -22,7 +22,7 @@ kernels::MatmulArgs Forward::matmul_args(const PackedMatrix& weight, const Work&
 // Rows [first, last) of x, in each format that one of the weights reads.
 void Forward::prepare(std::span<const PackedMatrix> weights, const float* x, std::int64_t x_stride,
                       std::int64_t first, std::int64_t last, const Work& work) {
-  std::array<bool, 3> done{};
+  std::array<bool, kernels::kActivationFormats> done{};
   for (const PackedMatrix& weight : weights) {
     const auto format = static_cast<std::size_t>(weight.format());
     if (!done[format]) {

@@ -10,17 +10,26 @@
 namespace baton::backend {
 
 tensor::DType to_tensor_dtype(kv::KvDtype dtype) {
-  BATON_CHECK(dtype == kv::KvDtype::kBf16 || dtype == kv::KvDtype::kF32, "kv dtype {}",
-              static_cast<int>(dtype));
-  return dtype == kv::KvDtype::kF32 ? tensor::DType::kF32 : tensor::DType::kBf16;
+  switch (dtype) {
+    case kv::KvDtype::kF32:
+      return tensor::DType::kF32;
+    case kv::KvDtype::kF16:
+      return tensor::DType::kF16;
+    case kv::KvDtype::kBf16:
+      return tensor::DType::kBf16;
+    case kv::KvDtype::kQ8_0:
+      return tensor::DType::kQ8_0;
+  }
+  BATON_CHECK(false, "kv dtype {}", static_cast<int>(dtype));
 }
 
 Result<kv::KvLayout> make_kv_layout(const model::ModelConfig& config, kv::KvDtype dtype,
                                     std::int32_t block_tokens) {
-  if (dtype != kv::KvDtype::kBf16 && dtype != kv::KvDtype::kF32) {
+  if (dtype == kv::KvDtype::kQ8_0 && config.head_dim % kernels::kKvScaleDims != 0) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("a KV cache of {} is not supported yet; bf16 and f32 are",
-                            kv::kv_dtype_name(dtype)),
+                fmt::format("a KV cache of q8_0 needs heads of a multiple of {} elements, this "
+                            "model's have {}; bf16, f16 and f32 take any",
+                            kernels::kKvScaleDims, config.head_dim),
                 "kv-dtype");
   }
   if (block_tokens != 32 && block_tokens != 64 && block_tokens != 128 && block_tokens != 256) {

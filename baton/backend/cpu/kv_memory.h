@@ -16,10 +16,10 @@
 
 namespace baton::backend {
 
-// Errors: kUnsupported (a dtype without kernels), kInvalidArgument (block_tokens).
+// Errors: kUnsupported (heads that a dtype cannot hold), kInvalidArgument (block_tokens).
 Result<kv::KvLayout> make_kv_layout(const model::ModelConfig& config, kv::KvDtype dtype,
                                     std::int32_t block_tokens);
-tensor::DType to_tensor_dtype(kv::KvDtype dtype);  // kBf16 or kF32 (checked)
+tensor::DType to_tensor_dtype(kv::KvDtype dtype);
 
 class KvMemory {
  public:

@@ -57,6 +57,13 @@ Status plan_kv_memory(const CpuBackendOptions& options, const kv::KvLayout& layo
                       MemoryPlan& plan) {
   plan.block_bytes = layout.block_bytes(0);
   const std::uint64_t fixed_bytes = plan.weight_bytes + plan.scratch_bytes;
+  if (fixed_bytes > available_bytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("weights and scratch need {} bytes, {} are available: a smaller model, "
+                            "or fewer and shorter sequences, may fit",
+                            fixed_bytes, available_bytes),
+                "model");
+  }
   std::uint64_t budget_bytes = options.kv_memory_bytes;
   if (budget_bytes == 0) {
     const std::uint64_t left = available_bytes - std::min(fixed_bytes, available_bytes);

@@ -30,6 +30,24 @@ tensor::DType to_dtype(files::TensorType type) {
       return tensor::DType::kQ4_1;
     case files::TensorType::kQ8_0:
       return tensor::DType::kQ8_0;
+    case files::TensorType::kQ5_0:
+      return tensor::DType::kQ5_0;
+    case files::TensorType::kQ5_1:
+      return tensor::DType::kQ5_1;
+    case files::TensorType::kQ2K:
+      return tensor::DType::kQ2K;
+    case files::TensorType::kQ3K:
+      return tensor::DType::kQ3K;
+    case files::TensorType::kQ4K:
+      return tensor::DType::kQ4K;
+    case files::TensorType::kQ5K:
+      return tensor::DType::kQ5K;
+    case files::TensorType::kQ6K:
+      return tensor::DType::kQ6K;
+    case files::TensorType::kIq4Nl:
+      return tensor::DType::kIq4Nl;
+    case files::TensorType::kMxfp4:
+      return tensor::DType::kMxfp4;
   }
   BATON_CHECK(false, "tensor type {}", static_cast<std::uint32_t>(type));
 }

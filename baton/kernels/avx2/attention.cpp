@@ -9,4 +9,5 @@
 
 namespace baton::kernels::avx2 {
 #include "baton/kernels/vector/attention.inl"
+#include "baton/kernels/vector/write_kv.inl"
 }  // namespace baton::kernels::avx2

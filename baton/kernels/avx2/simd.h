@@ -3,6 +3,7 @@
 // that other files share.
 #pragma once
 
+#include "baton/kernels/blocks.h"
 #include "baton/kernels/half.h"
 
 #include <immintrin.h>
@@ -213,6 +214,27 @@ BATON_INLINE V load_f16(const void* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from + 1))};
 }
 
+// The first n halves (1 to 16); the others are +0 and their memory is not touched.
+BATON_INLINE V load_first_f16(const void* p, std::int64_t n) {
+  std::uint16_t halves[16] = {};
+  std::memcpy(halves, p, static_cast<std::size_t>(n) * sizeof halves[0]);
+  return load_f16(halves);
+}
+BATON_INLINE V splat_f16(const void* p) {
+  const __m256 all = _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(load_u16(p))));
+  return {all, all};
+}
+BATON_INLINE void store_f16(std::uint16_t* p, V a) {
+  auto* to = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(to, _mm256_cvtps_ph(a.low, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(to + 1, _mm256_cvtps_ph(a.high, _MM_FROUND_TO_NEAREST_INT));
+}
+BATON_INLINE V load_int8(const std::byte* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+
 // Sixteen int8 values out of sixteen floats that are integers already.
 BATON_INLINE void store_int8(std::int8_t* p, V a) {
   const __m256i words = _mm256_permute4x64_epi64(
@@ -311,6 +333,116 @@ BATON_INLINE void dot_bytes(const std::byte* packed, const std::byte* const* x, 
   for (int r = 0; r < kRows; ++r) {
     dots[r] = {_mm256_cvtepi32_ps(low_sums[r]), _mm256_cvtepi32_ps(high_sums[r])};
   }
+}
+
+// Sixteen 32-bit lanes, each also four bytes or two 16-bit numbers.
+struct Ints {
+  __m256i low;
+  __m256i high;
+};
+BATON_INLINE Ints load_ints(const std::byte* p) { return {load_words(p), load_words(p + 32)}; }
+BATON_INLINE Ints load_u8(const std::byte* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
+BATON_INLINE Ints load_s8(const std::byte* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+}
+BATON_INLINE Ints splat(std::uint32_t bits) {
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
+  return {all, all};
+}
+BATON_INLINE V to_float(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+BATON_INLINE Ints and2(Ints a, Ints b) {
+  return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)};
+}
+BATON_INLINE Ints or2(Ints a, Ints b) {
+  return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+}
+BATON_INLINE Ints add16(Ints a, Ints b) {
+  return {_mm256_add_epi16(a.low, b.low), _mm256_add_epi16(a.high, b.high)};
+}
+BATON_INLINE Ints sub16(Ints a, Ints b) {
+  return {_mm256_sub_epi16(a.low, b.low), _mm256_sub_epi16(a.high, b.high)};
+}
+BATON_INLINE Ints mul16(Ints a, Ints b) {
+  return {_mm256_mullo_epi16(a.low, b.low), _mm256_mullo_epi16(a.high, b.high)};
+}
+BATON_INLINE Ints mul32(Ints a, Ints b) {
+  return {_mm256_mullo_epi32(a.low, b.low), _mm256_mullo_epi32(a.high, b.high)};
+}
+// 16-bit numbers to the right, for a negative distance to the left.
+template <int kBits>
+BATON_INLINE Ints shift_right(Ints a) {
+  if constexpr (kBits > 0) {
+    return {_mm256_srli_epi16(a.low, kBits), _mm256_srli_epi16(a.high, kBits)};
+  } else if constexpr (kBits < 0) {
+    return {_mm256_slli_epi16(a.low, -kBits), _mm256_slli_epi16(a.high, -kBits)};
+  }
+  return a;
+}
+// A table of sixteen bytes, biased by 128, and its entries for bytes 0 to 15.
+BATON_INLINE Ints biased_table(const std::int8_t* table) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  const __m256i both =
+      _mm256_broadcastsi128_si256(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(0x80))));
+  return {both, both};
+}
+BATON_INLINE Ints look_up(Ints table, Ints index) {
+  return {_mm256_shuffle_epi8(table.low, index.low), _mm256_shuffle_epi8(table.high, index.high)};
+}
+// mxfp4_scale() of every lane.
+BATON_INLINE V mxfp4_scales(Ints e) {
+  const __m256i one = _mm256_set1_epi32(1);
+  const auto scale = [&](__m256i x) __attribute__((always_inline)) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_sub_epi32(_mm256_max_epi32(x, one), one), 23));
+  };
+  return {scale(e.low), scale(e.high)};
+}
+
+constexpr std::size_t kHalfSums = 48;  // of an ActivationHalves: -32 sums
+// What a dot starts from, so that codes count as signed. k128: dot4 takes the bias off itself.
+template <Bias kBias>
+BATON_INLINE Ints start_dot(const std::byte* x) {
+  __m256i all = _mm256_setzero_si256();
+  switch (kBias) {
+    case Bias::k8:
+      all = broadcast_word(x + kBias8);
+      break;
+    case Bias::k16:
+      all = _mm256_slli_epi32(broadcast_word(x + kBias8), 1);
+      break;
+    case Bias::kLow32:
+      all = broadcast_word(x + kHalfSums);
+      break;
+    case Bias::kHigh32:
+      all = broadcast_word(x + kHalfSums + 4);
+      break;
+    case Bias::kNone:
+    case Bias::k128:
+      break;
+  }
+  return {all, all};
+}
+// acc + codes * activations of the word at x; codes up to 127, or biased by 128. Products of two
+// add up to 2 * 128 * 127 at most, which fits 16 bits.
+template <Bias kBias>
+BATON_INLINE Ints dot4(Ints acc, Ints codes, const std::byte* x) {
+  const __m256i q = broadcast_word(x);
+  const __m256i ones = _mm256_set1_epi16(1);
+  const auto add_half = [&](__m256i sum, __m256i w) __attribute__((always_inline)) {
+    __m256i pairs;
+    if constexpr (kBias == Bias::k128) {
+      const __m256i code = _mm256_xor_si256(w, _mm256_set1_epi8(static_cast<char>(0x80)));
+      pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(q, code));
+    } else {
+      pairs = _mm256_maddubs_epi16(w, q);
+    }
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+  };
+  return {add_half(acc.low, codes.low), add_half(acc.high, codes.high)};
 }
 
 }  // namespace

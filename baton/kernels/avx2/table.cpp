@@ -10,6 +10,7 @@ const KernelTable& avx2_kernels() {
                                       .rmsnorm = avx2::rmsnorm,
                                       .rope = avx2::rope,
                                       .silu_mul = avx2::silu_mul,
+                                      .gelu_mul = avx2::gelu_mul,
                                       .add = avx2::add,
                                       .exp = avx2::exp,
                                       .max = avx2::max,

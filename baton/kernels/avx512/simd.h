@@ -3,6 +3,7 @@
 // that other files share.
 #pragma once
 
+#include "baton/kernels/blocks.h"
 #include "baton/kernels/half.h"
 
 #include <immintrin.h>
@@ -147,6 +148,22 @@ BATON_INLINE V load_f16(const void* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
 }
 
+// The first n halves (1 to 16); the others are +0 and their memory is not touched.
+BATON_INLINE V load_first_f16(const void* p, std::int64_t n) {
+  return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
+}
+BATON_INLINE V splat_f16(const void* p) {
+  return {_mm512_cvtph_ps(_mm256_set1_epi16(static_cast<short>(load_u16(p))))};
+}
+BATON_INLINE void store_f16(std::uint16_t* p, V a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+BATON_INLINE V load_int8(const std::byte* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+
 // Sixteen int8 values out of sixteen floats that are integers already.
 BATON_INLINE void store_int8(std::int8_t* p, V a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
@@ -215,6 +232,76 @@ BATON_INLINE void dot_bytes(const std::byte* packed, const std::byte* const* x, 
   for (int r = 0; r < kRows; ++r) {
     dots[r].v = _mm512_cvtepi32_ps(sums[r]);
   }
+}
+
+// Sixteen 32-bit lanes, each also four bytes or two 16-bit numbers.
+struct Ints {
+  __m512i v;
+};
+BATON_INLINE Ints load_ints(const std::byte* p) { return {_mm512_loadu_si512(p)}; }
+BATON_INLINE Ints load_u8(const std::byte* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+BATON_INLINE Ints load_s8(const std::byte* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+BATON_INLINE Ints splat(std::uint32_t bits) { return {_mm512_set1_epi32(static_cast<int>(bits))}; }
+BATON_INLINE V to_float(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+BATON_INLINE Ints and2(Ints a, Ints b) { return {_mm512_and_si512(a.v, b.v)}; }
+BATON_INLINE Ints or2(Ints a, Ints b) { return {_mm512_or_si512(a.v, b.v)}; }
+BATON_INLINE Ints add16(Ints a, Ints b) { return {_mm512_add_epi16(a.v, b.v)}; }
+BATON_INLINE Ints sub16(Ints a, Ints b) { return {_mm512_sub_epi16(a.v, b.v)}; }
+BATON_INLINE Ints mul16(Ints a, Ints b) { return {_mm512_mullo_epi16(a.v, b.v)}; }
+BATON_INLINE Ints mul32(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+// 16-bit numbers to the right, for a negative distance to the left.
+template <int kBits>
+BATON_INLINE Ints shift_right(Ints a) {
+  if constexpr (kBits > 0) {
+    return {_mm512_srli_epi16(a.v, kBits)};
+  } else if constexpr (kBits < 0) {
+    return {_mm512_slli_epi16(a.v, -kBits)};
+  }
+  return a;
+}
+// A table of sixteen bytes, biased by 128, and its entries for bytes 0 to 15.
+BATON_INLINE Ints biased_table(const std::int8_t* table) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return {_mm512_broadcast_i32x4(_mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(0x80))))};
+}
+BATON_INLINE Ints look_up(Ints table, Ints index) {
+  return {_mm512_shuffle_epi8(table.v, index.v)};
+}
+// mxfp4_scale() of every lane.
+BATON_INLINE V mxfp4_scales(Ints e) {
+  const __m512i one = _mm512_set1_epi32(1);
+  return {_mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_sub_epi32(_mm512_max_epi32(e.v, one), one), 23))};
+}
+
+constexpr std::size_t kHalfSums = 48;  // of an ActivationHalves: -32 sums
+// What a dot starts from, so that codes count as signed. k128: the codes are biased by 128.
+template <Bias kBias>
+BATON_INLINE Ints start_dot(const std::byte* x) {
+  switch (kBias) {
+    case Bias::k8:
+      return {broadcast_word(x + kBias8)};
+    case Bias::k16:
+      return {_mm512_slli_epi32(broadcast_word(x + kBias8), 1)};
+    case Bias::k128:
+      return {broadcast_word(x + kBias128)};
+    case Bias::kLow32:
+      return {broadcast_word(x + kHalfSums)};
+    case Bias::kHigh32:
+      return {broadcast_word(x + kHalfSums + 4)};
+    case Bias::kNone:
+      break;
+  }
+  return {_mm512_setzero_si512()};
+}
+// acc + codes * activations of the word at x; codes up to 127, or biased by 128.
+template <Bias kBias>
+BATON_INLINE Ints dot4(Ints acc, Ints codes, const std::byte* x) {
+  return {_mm512_dpbusd_epi32(acc.v, codes.v, broadcast_word(x))};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ const KernelTable& avx512_kernels() {
                                       .rmsnorm = avx512::rmsnorm,
                                       .rope = avx512::rope,
                                       .silu_mul = avx512::silu_mul,
+                                      .gelu_mul = avx512::gelu_mul,
                                       .add = avx512::add,
                                       .exp = avx512::exp,
                                       .max = avx512::max,

@@ -1,4 +1,5 @@
 // The matmul of the reference table: one output element at a time, K in order.
+#include "baton/kernels/block_values.h"
 #include "baton/kernels/half.h"
 #include "baton/kernels/ref/scalar.h"
 #include "baton/kernels/ref/table.h"
@@ -45,37 +46,53 @@ float bf16_dot(const Element& at) {
   return sum;
 }
 
-// Stored value i of a packed block's lane, bias taken off.
-std::int32_t stored_value(DType dtype, const std::byte* values, std::size_t lane, std::size_t i) {
-  if (dtype == DType::kQ8_0) {
-    return static_cast<int>(values[i / 4 * 4 * kLanes + 4 * lane + i % 4]) - 128;
+// The integer dot of one half of a block: exact.
+std::int32_t half_dot(const LaneBlock& w, const ActivationBlock& x, std::size_t half) {
+  std::int32_t dot = 0;
+  for (std::size_t i = 16 * half; i < 16 * (half + 1); ++i) {
+    dot += w.values[i] * x.q[i];
   }
-  const std::size_t in_half = i % 16;
-  const auto byte = static_cast<int>(values[in_half / 4 * 4 * kLanes + 4 * lane + in_half % 4]);
-  const int nibble = i < 16 ? byte & 15 : byte >> 4;
-  return dtype == DType::kQ4_0 ? nibble - 8 : nibble;
+  return dot;
+}
+
+// Scales over 32 values: dot, scale, minimum. Scales over 16 (Q6_K): both halves are scaled before
+// they meet the activations' scale; minima over 16 (Q2_K) come one after the other.
+template <DType kType>
+float add_block(float sum, const LaneBlock& w, const std::byte* activations) {
+  constexpr bool kHasMinimum = packing(kType).halves == 2;
+  ActivationHalves x{};
+  constexpr bool kInHalves = kType == DType::kQ6K || kType == DType::kQ2K;
+  std::memcpy(&x, activations, kInHalves ? sizeof x : sizeof x.whole);
+  const std::int32_t low = half_dot(w, x.whole, 0);
+  const std::int32_t high = half_dot(w, x.whole, 1);
+  if (kType == DType::kQ6K) {
+    const float scaled = static_cast<float>(low) * w.scales[0];
+    sum = fma(fma(static_cast<float>(high), w.scales[1], scaled), x.whole.scale, sum);
+  } else {
+    sum = fma(static_cast<float>(low + high) * w.scales[0], x.whole.scale, sum);
+  }
+  if (kType == DType::kQ2K) {
+    return fma(w.minima[1], x.scaled_sums[1], fma(w.minima[0], x.scaled_sums[0], sum));
+  }
+  return kHasMinimum ? fma(w.minima[0], x.whole.scaled_sum, sum) : sum;
 }
 
 float quantised_dot(DType dtype, const Element& at) {
-  const bool has_minimum = dtype == DType::kQ4_1;
-  const std::size_t block_bytes = tensor::traits(dtype).block_bytes * kLanes;
   float sum = 0.0F;
-  for (std::int64_t block = 0; block < at.k / kQuantBlock; ++block) {
-    const std::byte* packed = at.panel + static_cast<std::size_t>(block) * block_bytes;
-    const std::byte* values = packed + (has_minimum ? 4 : 2) * kLanes;
-    ActivationBlock x;
-    std::memcpy(&x, at.activations + static_cast<std::size_t>(block) * sizeof x, sizeof x);
-    std::int32_t dot = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(kQuantBlock); ++i) {
-      dot += stored_value(dtype, values, at.lane, i) * x.q[i];
+  with_quantised_type(dtype, [&](auto type) {
+    constexpr Packing kPacking = packing(type);
+    const std::size_t x_bytes = activation_format(type) == ActivationFormat::kQ8Halves
+                                    ? sizeof(ActivationHalves)
+                                    : sizeof(ActivationBlock);
+    for (std::size_t block = 0; block < static_cast<std::size_t>(at.k / kQuantBlock); ++block) {
+      const std::byte* super = at.panel + block / kPacking.blocks * packed_super_bytes(kPacking);
+      const std::size_t sub = block % kPacking.blocks;
+      const LaneBlock w =
+          decode<type>(packed_scales<type>(super, sub, at.lane),
+                       [&](std::size_t j) { return packed_word<type>(super, sub, at.lane, j); });
+      sum = add_block<type>(sum, w, at.activations + block * x_bytes);
     }
-    const float d = f16_to_f32(load_u16(packed + 2 * at.lane));
-    sum = fma(static_cast<float>(dot) * d, x.scale, sum);
-    if (has_minimum) {
-      const float m = f16_to_f32(load_u16(packed + 2 * kLanes + 2 * at.lane));
-      sum = fma(m, x.scaled_sum, sum);
-    }
-  }
+  });
   return sum;
 }
 
@@ -86,6 +103,7 @@ float dot(DType dtype, const Element& at) {
     case ActivationFormat::kBf16:
       return bf16_dot(at);
     case ActivationFormat::kQ8:
+    case ActivationFormat::kQ8Halves:
       return quantised_dot(dtype, at);
   }
   return 0.0F;

@@ -11,20 +11,9 @@
 namespace baton::kernels::ref {
 namespace {
 
-// q = round to even (x / scale), by the magic constant; NaN becomes -127.
-std::int8_t quantise(float x, float inverse) {
-  const float bounded = min2(max2(x * inverse, -127.0F), 127.0F);
-  constexpr float kMagic = 0x1.8p23F;
-  return static_cast<std::int8_t>((bounded + kMagic) - kMagic);
-}
-
 ActivationBlock quantise_block(const float* x) {
-  Lanes largest{};
-  for (std::size_t i = 0; i < static_cast<std::size_t>(kQuantBlock); ++i) {
-    largest[i % 16] = max2(std::fabs(x[i]), largest[i % 16]);
-  }
   ActivationBlock block{};
-  block.scale = reduce_max(largest) / 127.0F;
+  block.scale = largest_magnitude(x) / 127.0F;
   const float inverse = 0.0F < block.scale ? 1.0F / block.scale : 0.0F;
   std::int32_t sum = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(kQuantBlock); ++i) {
@@ -34,6 +23,19 @@ ActivationBlock quantise_block(const float* x) {
   block.scaled_sum = block.scale * static_cast<float>(sum);
   block.minus_8_sums = -8 * sum;
   block.minus_128_sums = -128 * sum;
+  return block;
+}
+
+ActivationHalves quantise_halves(const float* x) {
+  ActivationHalves block{quantise_block(x), {}, {}};
+  for (std::size_t half = 0; half < 2; ++half) {
+    std::int32_t sum = 0;
+    for (std::size_t i = 16 * half; i < 16 * (half + 1); ++i) {
+      sum += block.whole.q[i];
+    }
+    block.minus_32_sums[half] = -32 * sum;
+    block.scaled_sums[half] = block.whole.scale * static_cast<float>(sum);
+  }
   return block;
 }
 
@@ -50,6 +52,11 @@ void prepare_activations(ActivationFormat format, const float* x, std::int64_t x
     } else if (format == ActivationFormat::kBf16) {
       for (std::int64_t i = 0; i < k; ++i) {
         reinterpret_cast<std::uint16_t*>(to)[i] = f32_to_bf16(from[i]);
+      }
+    } else if (format == ActivationFormat::kQ8Halves) {
+      for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
+        const ActivationHalves made = quantise_halves(from + block * kQuantBlock);
+        std::memcpy(to + static_cast<std::size_t>(block) * sizeof made, &made, sizeof made);
       }
     } else {
       for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
@@ -103,6 +110,14 @@ void rope(const RopeTable& table, RopeStyle style, const std::int32_t* positions
 void silu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; ++i) {
     out[i] = gate[i] / (1.0F + exp1(-gate[i])) * up[i];
+  }
+}
+
+void gelu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = gate[i];
+    const float inner = fma(0.044715F * g, g * g, g) * 0.79788456F;
+    out[i] = 0.5F * g * (1.0F + tanh1(inner)) * up[i];
   }
 }
 

@@ -60,4 +60,35 @@ inline float exp1(float x) {
   return 88.72283F < x ? std::numeric_limits<float>::infinity() : y;
 }
 
+// tanh: below 0.625 an odd polynomial (coefficients: Cephes tanhf), else from exp.
+inline float tanh1(float x) {
+  const float z = x * x;
+  float p = -5.70498872745e-3F;
+  p = fma(p, z, 2.06390887954e-2F);
+  p = fma(p, z, -5.37397155531e-2F);
+  p = fma(p, z, 1.33314422036e-1F);
+  p = fma(p, z, -3.33332819422e-1F);
+  const float size = std::fabs(x);
+  if (size < 0.625F) {
+    return fma(p * z, x, x);
+  }
+  const float far = 1.0F - 2.0F / (exp1(size + size) + 1.0F);
+  return x < 0.0F ? -far : far;
+}
+
+// The largest magnitude of a block of 32 and the nearest integer in [-127, 127] to x * inverse, to
+// even, by the magic constant; NaN becomes -127. Activations and the q8_0 cache are quantised so.
+inline float largest_magnitude(const float* x) {
+  Lanes largest{};
+  for (std::size_t i = 0; i < 32; ++i) {
+    largest[i % 16] = max2(std::fabs(x[i]), largest[i % 16]);
+  }
+  return reduce_max(largest);
+}
+inline std::int8_t quantise(float x, float inverse) {
+  const float bounded = min2(max2(x * inverse, -127.0F), 127.0F);
+  constexpr float kMagic = 0x1.8p23F;
+  return static_cast<std::int8_t>((bounded + kMagic) - kMagic);
+}
+
 }  // namespace baton::kernels::ref

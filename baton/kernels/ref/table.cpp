@@ -10,6 +10,7 @@ const KernelTable& ref_kernels() {
                                       .rmsnorm = ref::rmsnorm,
                                       .rope = ref::rope,
                                       .silu_mul = ref::silu_mul,
+                                      .gelu_mul = ref::gelu_mul,
                                       .add = ref::add,
                                       .exp = ref::exp,
                                       .max = ref::max,

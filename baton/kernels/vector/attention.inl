@@ -2,77 +2,18 @@
 // their simd.h, inside the namespace of the instruction set. Both products put
 // one key or one output in a lane; several queries share a loaded tile, which changes no bit.
 //
-// Everything is counted in 4-byte words: a pair of bf16 or one f32. A K plane is [word of
-// head_dim][32 keys], a V plane [word of 32 keys][head_dim].
+// Everything is counted in words: a pair of bf16, or one value of another type. A K plane is [word
+// of head_dim][32 keys], a V plane [word of 32 keys][head_dim]; queries and weights are words of
+// four bytes, pairs of bf16 or f32.
+#include "baton/kernels/vector/cache.inl"
 #include "baton/kernels/vector/exp.inl"
 
 namespace {
-
-struct Bf16Cache {
-  static constexpr std::int64_t kTogether = 2;
-  using Words = Pairs;
-  BATON_INLINE static Words load_words_of(const std::byte* p) { return load_pairs(p); }
-  BATON_INLINE static Words load_first_words(const std::byte* p, std::int64_t n) {
-    return load_first_pairs(p, n);
-  }
-  BATON_INLINE static Words broadcast(const std::byte* p) { return broadcast_pair(p); }
-  BATON_INLINE static V dot(V acc, Words a, Words b) { return dot_pairs(acc, a, b); }
-  // Word `pair` of keys that are seen only in [first, last): others read as +0.
-  BATON_INLINE static Words keep_seen(Words v, std::int64_t pair, std::int64_t first,
-                                      std::int64_t last) {
-    const bool even = 2 * pair >= first && 2 * pair < last;
-    const bool odd = 2 * pair + 1 >= first && 2 * pair + 1 < last;
-    return keep_bits(v, (even ? 0x0000FFFFU : 0U) | (odd ? 0xFFFF0000U : 0U));
-  }
-  BATON_INLINE static V round(V a) { return round_bf16(a); }
-  BATON_INLINE static void store_rounded(std::byte* base, std::int64_t index, V a) {
-    store_bf16(reinterpret_cast<std::uint16_t*>(base) + index, a);
-  }
-  static void round_query(const float* q, std::int64_t dims, std::byte* out) {
-    auto* to = reinterpret_cast<std::uint16_t*>(out);
-    std::int64_t i = 0;
-    for (; i + 16 <= dims; i += 16) {
-      store_bf16(to + i, load(q + i));
-    }
-    for (; i < dims; ++i) {
-      to[i] = f32_to_bf16(q[i]);
-    }
-  }
-};
-
-struct F32Cache {
-  static constexpr std::int64_t kTogether = 1;
-  using Words = V;
-  BATON_INLINE static Words load_words_of(const std::byte* p) {
-    return load(reinterpret_cast<const float*>(p));
-  }
-  BATON_INLINE static Words load_first_words(const std::byte* p, std::int64_t n) {
-    return load_first(reinterpret_cast<const float*>(p), n);
-  }
-  BATON_INLINE static Words broadcast(const std::byte* p) {
-    float value;
-    std::memcpy(&value, p, sizeof value);
-    return set1(value);
-  }
-  BATON_INLINE static V dot(V acc, Words a, Words b) { return fma(a, b, acc); }
-  BATON_INLINE static Words keep_seen(Words v, std::int64_t key, std::int64_t first,
-                                      std::int64_t last) {
-    return key >= first && key < last ? v : zero();
-  }
-  BATON_INLINE static V round(V a) { return a; }
-  BATON_INLINE static void store_rounded(std::byte* base, std::int64_t index, V a) {
-    store(reinterpret_cast<float*>(base) + index, a);
-  }
-  static void round_query(const float* q, std::int64_t dims, std::byte* out) {
-    std::memcpy(out, q, static_cast<std::size_t>(dims) * sizeof(float));
-  }
-};
 
 constexpr float kMinusInfinity = -__builtin_inff();
 constexpr std::int64_t kWord = 4;
 constexpr std::int64_t kHeader = 4;  // floats of a partial before its output
 
-BATON_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 BATON_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 BATON_INLINE std::int64_t lanes_below(std::int64_t n) { return smaller(larger(n, 0), 16); }
 BATON_INLINE std::int64_t position_of(const AttentionArgs& args, std::int64_t row) {
@@ -127,8 +68,8 @@ void score_tile(const std::byte* keys, const std::byte* queries, std::int64_t he
   }
   const std::int64_t words = head_dim / Cache::kTogether;
   for (std::int64_t word = 0; word < words; ++word) {
-    const auto low = Cache::load_words_of(keys + word * kTileKeys * kWord);
-    const auto high = Cache::load_words_of(keys + (word * kTileKeys + 16) * kWord);
+    const auto low = Cache::keys(keys, head_dim, word, 0);
+    const auto high = Cache::keys(keys, head_dim, word, 16);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const auto q = Cache::broadcast(queries + (r * head_dim + word) * kWord);
@@ -164,6 +105,9 @@ void weigh_row(const AttentionArgs& args, Seen seen, std::int64_t part, float* s
   V largest = set1(kMinusInfinity);
   for (std::int64_t key = first; key < last; key += 16) {
     V score = mul(load(scores + key - base), set1(args.scale));
+    if (args.soft_cap > 0.0F) {
+      score = mul(tanh16(div(score, set1(args.soft_cap))), set1(args.soft_cap));
+    }
     if (key < seen.first || key + 16 > seen.last) {
       score = select_lanes(score, set1(kMinusInfinity), lanes_below(seen.first - key),
                            lanes_below(seen.last - key));
@@ -203,8 +147,10 @@ struct ValueArgs {
 template <class Cache, int kRows, int kVectors, bool kMasked>
 void add_values(const ValueArgs& args) {
   V sums[kRows][kVectors];
-  const auto load_last = [&](const auto* p) {
-    return kVectors == 1 ? Cache::load_first_words(p, args.lanes) : Cache::load_words_of(p);
+  const auto load_values = [&](const std::byte* plane, std::int64_t word, std::int64_t dim)
+      __attribute__((always_inline)) {
+    return kVectors == 1 ? Cache::first_values(plane, args.head_dim, word, dim, args.lanes)
+                         : Cache::values(plane, args.head_dim, word, dim);
   };
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -215,14 +161,14 @@ void add_values(const ValueArgs& args) {
     }
   }
   for (std::int64_t tile = args.first_tile; tile < args.last_tile; ++tile) {
-    const std::byte* values = args.tiles[tile] + args.plane_bytes + args.dim * kWord;
+    const std::byte* values = args.tiles[tile] + args.plane_bytes;
     const std::int64_t in_part = (tile * kTileKeys - args.part * kPartKeys) / Cache::kTogether;
     const std::byte* weights = args.weights + in_part * kWord;
     for (std::int64_t word = 0; word < kTileKeys / Cache::kTogether; ++word) {
       typename Cache::Words loaded[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        loaded[v] = load_last(values + (word * args.head_dim + 16 * v) * kWord);
+        loaded[v] = load_values(values, word, args.dim + 16 * v);
         if constexpr (kMasked) {
           loaded[v] = Cache::keep_seen(loaded[v], word, args.seen.first - tile * kTileKeys,
                                        args.seen.last - tile * kTileKeys);
@@ -438,85 +384,21 @@ void part_of(const AttentionArgs& args, std::int64_t first_row, std::int64_t las
   }
 }
 
-// ---- writing the cache ----
-
-void write_bf16(const KvWriteArgs& args) {
-  alignas(64) std::uint16_t k[kMaxHeadDim];
-  alignas(64) std::uint16_t v[2][kMaxHeadDim];  // of an even token and the odd one after it
-  auto* k_words = reinterpret_cast<std::uint32_t*>(args.tile);
-  std::byte* v_plane = args.tile + kv_plane_bytes(args.dtype, args.head_dim);
-  for (std::int64_t token = 0; token < args.tokens; ++token) {
-    const std::int64_t slot = args.first_slot + token;
-    Bf16Cache::round_query(args.k + token * args.k_stride, args.head_dim,
-                           reinterpret_cast<std::byte*>(k));
-    Bf16Cache::round_query(args.v + token * args.v_stride, args.head_dim,
-                           reinterpret_cast<std::byte*>(v[slot % 2]));
-    for (std::int64_t pair = 0; pair < args.head_dim / 2; ++pair) {
-      std::uint32_t word;
-      std::memcpy(&word, k + 2 * pair, sizeof word);
-      k_words[pair * kTileKeys + slot] = word;
-    }
-    if (slot % 2 == 0 && token + 1 < args.tokens) {
-      continue;  // its partner stores both
-    }
-    auto* v_row = reinterpret_cast<std::uint32_t*>(v_plane) + slot / 2 * args.head_dim;
-    if (slot % 2 == 1 && token > 0) {
-      for (std::int64_t dim = 0; dim < args.head_dim; ++dim) {
-        v_row[dim] = v[0][dim] | static_cast<std::uint32_t>(v[1][dim]) << 16U;
-      }
-    } else {
-      auto* halves = reinterpret_cast<std::byte*>(v_row) + slot % 2 * 2;
-      for (std::int64_t dim = 0; dim < args.head_dim; ++dim) {
-        std::memcpy(halves + 4 * dim, &v[slot % 2][dim], sizeof v[0][0]);
-      }
-    }
-  }
-}
-
-void write_f32(const KvWriteArgs& args) {
-  auto* k_plane = reinterpret_cast<float*>(args.tile);
-  auto* v_plane = k_plane + kTileKeys * args.head_dim;
-  for (std::int64_t token = 0; token < args.tokens; ++token) {
-    const std::int64_t slot = args.first_slot + token;
-    for (std::int64_t dim = 0; dim < args.head_dim; ++dim) {
-      k_plane[dim * kTileKeys + slot] = args.k[token * args.k_stride + dim];
-    }
-    std::memcpy(v_plane + slot * args.head_dim, args.v + token * args.v_stride,
-                static_cast<std::size_t>(args.head_dim) * sizeof(float));
-  }
-}
-
 }  // namespace
-
-void write_kv(const KvWriteArgs& args) {
-  if (args.first_slot == 0) {
-    std::memset(args.tile, 0, kv_tile_bytes(args.dtype, args.head_dim));
-  }
-  if (args.dtype == DType::kF32) {
-    write_f32(args);
-  } else {
-    write_bf16(args);
-  }
-}
 
 void attention(const AttentionArgs& args, std::int64_t first_row, std::int64_t last_row,
                std::byte* scratch) {
-  const Scratch parts = divide(scratch, args.head_dim);
-  if (args.dtype == DType::kF32) {
-    attention_of<F32Cache>(args, first_row, last_row, parts);
-  } else {
-    attention_of<Bf16Cache>(args, first_row, last_row, parts);
-  }
+  with_cache(args.dtype, [&](auto cache) {
+    attention_of<decltype(cache)>(args, first_row, last_row, divide(scratch, args.head_dim));
+  });
 }
 
 void attention_part(const AttentionArgs& args, std::int64_t first_row, std::int64_t last_row,
                     std::int64_t part, float* partials, std::byte* scratch) {
-  const Scratch parts = divide(scratch, args.head_dim);
-  if (args.dtype == DType::kF32) {
-    part_of<F32Cache>(args, first_row, last_row, part, partials, parts);
-  } else {
-    part_of<Bf16Cache>(args, first_row, last_row, part, partials, parts);
-  }
+  with_cache(args.dtype, [&](auto cache) {
+    part_of<decltype(cache)>(args, first_row, last_row, part, partials,
+                             divide(scratch, args.head_dim));
+  });
 }
 
 void attention_merge(const AttentionArgs& args, std::int64_t first_row, std::int64_t last_row,

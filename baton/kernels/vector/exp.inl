@@ -1,4 +1,5 @@
-// exp over sixteen lanes; ref/scalar.h explains it. Included after simd.h, inside the namespace.
+// exp and tanh over sixteen lanes; ref/scalar.h explains them. Included after simd.h, inside the
+// namespace.
 namespace {
 
 BATON_INLINE V exp16(V x) {
@@ -17,6 +18,21 @@ BATON_INLINE V exp16(V x) {
   V y = scale_by_power(p, shifted);
   y = select_less(set1(88.72283F), x, set1(__builtin_inff()), y);
   return select_less(x, set1(-87.33654F), zero(), y);
+}
+
+BATON_INLINE V tanh16(V x) {
+  const V z = mul(x, x);
+  V p = set1(-5.70498872745e-3F);
+  p = fma(p, z, set1(2.06390887954e-2F));
+  p = fma(p, z, set1(-5.37397155531e-2F));
+  p = fma(p, z, set1(1.33314422036e-1F));
+  p = fma(p, z, set1(-3.33332819422e-1F));
+  const V near = fma(mul(p, z), x, x);
+  const V size = abs(x);
+  const V tail = div(set1(2.0F), add(exp16(add(size, size)), set1(1.0F)));
+  const V far = sub(set1(1.0F), tail);
+  const V large = select_less(x, zero(), negate(far), far);
+  return select_less(size, set1(0.625F), near, large);
 }
 
 }  // namespace

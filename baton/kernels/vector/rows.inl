@@ -28,6 +28,7 @@ BATON_INLINE void store_some(float* p, V a, std::integral_constant<std::int64_t,
 }
 BATON_INLINE void store_some(float* p, V a, std::int64_t n) { store_first(p, a, n); }
 
+template <bool kHalves>
 void quantise_block(const float* x, std::byte* out) {
   const V low = load(x);
   const V high = load(x + 16);
@@ -50,6 +51,14 @@ void quantise_block(const float* x, std::byte* out) {
   block.scaled_sum = scale * sum;
   block.minus_8_sums = -8 * static_cast<std::int32_t>(sum);
   block.minus_128_sums = -128 * static_cast<std::int32_t>(sum);
+  if constexpr (kHalves) {
+    auto& halves = *reinterpret_cast<ActivationHalves*>(out);
+    const float sums[2] = {reduce_sum(low_q), reduce_sum(high_q)};
+    for (int half = 0; half < 2; ++half) {
+      halves.minus_32_sums[half] = -32 * static_cast<std::int32_t>(sums[half]);
+      halves.scaled_sums[half] = scale * sums[half];
+    }
+  }
 }
 
 void round_row(const float* x, std::int64_t k, std::byte* out) {
@@ -103,10 +112,15 @@ void prepare_activations(ActivationFormat format, const float* x, std::int64_t x
       std::memcpy(to, from, static_cast<std::size_t>(k) * sizeof(float));
     } else if (format == ActivationFormat::kBf16) {
       round_row(from, k, to);
+    } else if (format == ActivationFormat::kQ8Halves) {
+      for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
+        quantise_block<true>(from + block * kQuantBlock,
+                             to + static_cast<std::size_t>(block) * sizeof(ActivationHalves));
+      }
     } else {
       for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
-        quantise_block(from + block * kQuantBlock,
-                       to + static_cast<std::size_t>(block) * sizeof(ActivationBlock));
+        quantise_block<false>(from + block * kQuantBlock,
+                              to + static_cast<std::size_t>(block) * sizeof(ActivationBlock));
       }
     }
   }
@@ -157,6 +171,15 @@ void silu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
     const V g = load_some(gate + i, count);
     const V sigmoid_below = add(set1(1.0F), exp16(negate(g)));
     store_some(out + i, mul(div(g, sigmoid_below), load_some(up + i, count)), count);
+  });
+}
+
+void gelu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
+  for_lanes(n, [&](std::int64_t i, auto count) {
+    const V g = load_some(gate + i, count);
+    const V inner = mul(fma(mul(set1(0.044715F), g), mul(g, g), g), set1(0.79788456F));
+    const V gelu = mul(mul(set1(0.5F), g), add(set1(1.0F), tanh16(inner)));
+    store_some(out + i, mul(gelu, load_some(up + i, count)), count);
   });
 }
 

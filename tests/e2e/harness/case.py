@@ -67,8 +67,8 @@ def shared(key, make):
 
 
 def single():
-    """The reference: one process, default flags."""
-    return shared("single", lambda: make_single("single"))
+    """The reference: one process. Nothing is shared between requests, so each is a cold run."""
+    return shared("single", lambda: make_single("single", "--prefix-cache", "off"))
 
 
 def pair():

@@ -1,0 +1,85 @@
+// The prefix cache as the engine uses it: what is known of a prompt, what is worth knowing of a
+// sequence that ran.
+#include "baton/base/check.h"
+#include "baton/engine/batch_scheduler.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+
+namespace baton::engine {
+
+void BatchScheduler::set_digest_root(Sequence& sequence) {
+  const message::Namespace& space = sequence.request.cache_namespace;
+  constexpr std::string_view kNoAdapter;
+  const std::array<std::string_view, 4> parts = {
+      std::string_view(reinterpret_cast<const char*>(space.data()), space.size()),
+      info_.model_digest, kNoAdapter, info_.exactness_tag};
+  sequence.digest_root = hasher_.root(parts);
+}
+
+void BatchScheduler::extend_digests(Sequence& sequence, std::size_t tiles) {
+  constexpr auto kTile = static_cast<std::size_t>(kv::kTileTokens);
+  BATON_CHECK(tiles * kTile <= sequence.tokens.size(), "{} tiles of {} tokens", tiles,
+              sequence.tokens.size());
+  while (sequence.digests.size() < tiles) {
+    const kv::TileDigest parent =
+        sequence.digests.empty() ? sequence.digest_root : sequence.digests.back();
+    const auto tokens =
+        std::span<const TokenId>(sequence.tokens).subspan(sequence.digests.size() * kTile, kTile);
+    sequence.digests.push_back(hasher_.tile(parent, tokens));
+  }
+}
+
+// Whole tiles before the last token: that one is always computed, for its logits. A reservation
+// takes fresh blocks for all, as its grant asks for all tiles (issue 5 will ask for fewer).
+kv::PrefixHit BatchScheduler::find_prefix(Sequence& sequence) {
+  if (!config_.prefix_cache || scheduler_.demand(sequence.key()).kind == sched::Kind::kReserve) {
+    return {};
+  }
+  const std::size_t tiles =
+      (sequence.tokens.size() - 1) / static_cast<std::size_t>(kv::kTileTokens);
+  extend_digests(sequence, tiles);
+  return index_.find(std::span(sequence.digests).first(tiles));
+}
+
+// Rows [0, computed_tokens) are in its blocks: their complete tiles may be shared from now on.
+void BatchScheduler::index_tiles(Sequence& sequence, std::int32_t computed_tokens) {
+  const std::int32_t complete = computed_tokens / kv::kTileTokens;
+  if (!config_.prefix_cache || complete <= sequence.indexed_tiles) {
+    return;
+  }
+  extend_digests(sequence, static_cast<std::size_t>(complete));
+  const std::int32_t per_block = info_.layout.tiles_per_block();
+  for (std::int32_t block = sequence.indexed_tiles / per_block; block * per_block < complete;
+       ++block) {
+    std::vector<kv::BlockId> column;
+    for (const kv::BlockTable& table : sequence.tables) {
+      column.push_back(table.ids()[static_cast<std::size_t>(block)]);
+    }
+    const std::int32_t first = block * per_block;
+    index_.insert(column,
+                  std::span(sequence.digests)
+                      .subspan(static_cast<std::size_t>(first),
+                               static_cast<std::size_t>(std::min(per_block, complete - first))));
+  }
+  sequence.indexed_tiles = complete;
+}
+
+// The first tiles of a block lie side by side for each layer and head.
+void BatchScheduler::copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to,
+                                std::int32_t tiles) {
+  const kv::KvGroup& shape = info_.layout.groups[group];
+  const std::span<const std::byte> source = backend_.block_bytes(group, from);
+  const std::span<std::byte> target = backend_.block_bytes(group, to);
+  const std::size_t bytes = static_cast<std::size_t>(tiles) * shape.tile_bytes();
+  for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size()); ++layer) {
+    for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
+      const std::size_t offset = info_.layout.tile_offset(group, layer, head, 0);
+      std::memcpy(target.data() + offset, source.data() + offset, bytes);
+    }
+  }
+}
+
+}  // namespace baton::engine

@@ -1,0 +1,164 @@
+#include "baton/kv/prefix_index.h"
+
+#include "baton/base/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace baton::kv {
+
+PrefixIndex::PrefixIndex(std::int32_t tiles_per_block,
+                         std::span<const std::unique_ptr<BlockPool>> pools)
+    : tiles_per_block_(static_cast<std::size_t>(tiles_per_block)),
+      pools_(pools),
+      columns_(pools.empty() ? 0 : pools[0]->total_blocks()) {}
+
+// Block by block: its last tile names the whole block, else its longest part ends the hit. Earlier
+// tiles of the same block need no entry of their own, the column has them.
+PrefixHit PrefixIndex::find(std::span<const TileDigest> tiles) const {
+  PrefixHit hit;
+  for (std::size_t begin = 0; begin < tiles.size(); begin += tiles_per_block_) {
+    const std::size_t available = std::min(tiles_per_block_, tiles.size() - begin);
+    std::size_t found_tiles = 0;
+    const Column* column = nullptr;
+    for (std::size_t count = available; count > 0 && column == nullptr; --count) {
+      if (const auto found = by_digest_.find(tiles[begin + count - 1]); found != by_digest_.end()) {
+        column = &columns_[found->second];
+        found_tiles = count;
+      }
+    }
+    hit.tiles += static_cast<std::int32_t>(found_tiles);
+    if (found_tiles == tiles_per_block_) {
+      hit.blocks.push_back(column->blocks);
+      continue;
+    }
+    if (column != nullptr) {
+      hit.partial = column->blocks;
+      hit.partial_tiles = static_cast<std::int32_t>(found_tiles);
+    }
+    break;
+  }
+  return hit;
+}
+
+void PrefixIndex::insert(std::span<const BlockId> blocks, std::span<const TileDigest> tiles) {
+  BATON_CHECK(blocks.size() == pools_.size() && !tiles.empty() && tiles.size() <= tiles_per_block_,
+              "{} blocks, {} tiles", blocks.size(), tiles.size());
+  const std::uint32_t id = blocks[0].value;
+  Column& column = columns_[id];
+  if (const auto found = by_digest_.find(tiles.back());
+      found != by_digest_.end() && found->second != id) {
+    return;
+  }
+  if (column.blocks.empty()) {
+    column.blocks.assign(blocks.begin(), blocks.end());
+    for (std::size_t group = 0; group < pools_.size(); ++group) {
+      pools_[group]->keep(blocks[group]);
+    }
+  }
+  BATON_CHECK(tiles.size() >= column.tiles.size() &&
+                  std::equal(column.tiles.begin(), column.tiles.end(), tiles.begin()),
+              "block {} holds other tiles than were written down", id);
+  column.tiles.assign(tiles.begin(), tiles.end());
+  // A shorter column that has the same beginning gives it to this one, and goes when it is bare.
+  for (const TileDigest& tile : column.tiles) {
+    const auto [entry, is_new] = by_digest_.try_emplace(tile, id);
+    if (is_new) {
+      ++column.mapped;
+    } else if (entry->second != id) {
+      const std::uint32_t other = std::exchange(entry->second, id);
+      ++column.mapped;
+      if (--columns_[other].mapped == 0) {
+        drop(other);
+      }
+    }
+  }
+  use(id);
+}
+
+void PrefixIndex::use(std::uint32_t id) {
+  Column& column = columns_[id];
+  by_use_.erase(column.last_use);
+  column.last_use = next_use_++;
+  by_use_.emplace(column.last_use, id);
+}
+
+void PrefixIndex::touch(std::span<const BlockId> first_group_blocks) {
+  for (std::size_t i = first_group_blocks.size(); i > 0; --i) {
+    const std::uint32_t id = first_group_blocks[i - 1].value;
+    if (!columns_[id].blocks.empty()) {
+      use(id);
+    }
+  }
+}
+
+bool PrefixIndex::referenced(const Column& column) const {
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    if (pools_[group]->references(column.blocks[group]) > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool PrefixIndex::evict() {
+  for (const auto& [last_use, id] : by_use_) {
+    if (!referenced(columns_[id])) {
+      drop(id);
+      return true;
+    }
+  }
+  return false;
+}
+
+void PrefixIndex::clear() {
+  while (evict()) {
+  }
+}
+
+void PrefixIndex::drop(std::uint32_t id) {
+  const Column column = std::exchange(columns_[id], {});
+  by_use_.erase(column.last_use);
+  for (const TileDigest& tile : column.tiles) {
+    if (const auto found = by_digest_.find(tile);
+        found != by_digest_.end() && found->second == id) {
+      by_digest_.erase(found);
+    }
+  }
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    pools_[group]->forget(column.blocks[group]);
+  }
+}
+
+void PrefixIndex::check_integrity() const {
+  std::vector<std::int32_t> mapped(columns_.size(), 0);
+  for (const auto& [digest, id] : by_digest_) {
+    const std::vector<TileDigest>& tiles = columns_[id].tiles;
+    BATON_CHECK(std::find(tiles.begin(), tiles.end(), digest) != tiles.end(),
+                "block {} does not hold a tile that names it", id);
+    ++mapped[id];
+  }
+  std::vector<std::uint32_t> kept(pools_.size(), 0);
+  for (std::uint32_t id = 0; id < columns_.size(); ++id) {
+    const Column& column = columns_[id];
+    if (column.blocks.empty()) {
+      BATON_CHECK(mapped[id] == 0 && column.tiles.empty(), "block {} is not in the index", id);
+      continue;
+    }
+    BATON_CHECK(column.mapped == mapped[id] && mapped[id] > 0, "block {}: {} tiles, {} counted", id,
+                mapped[id], column.mapped);
+    const auto use = by_use_.find(column.last_use);
+    BATON_CHECK(use != by_use_.end() && use->second == id, "block {} has no place by use", id);
+    for (std::size_t group = 0; group < pools_.size(); ++group) {
+      BATON_CHECK(pools_[group]->is_kept(column.blocks[group]), "block {} of group {} is not kept",
+                  column.blocks[group].value, group);
+      ++kept[group];
+    }
+  }
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    BATON_CHECK(kept[group] == pools_[group]->kept_blocks(), "group {} keeps {} blocks, {} named",
+                group, pools_[group]->kept_blocks(), kept[group]);
+  }
+}
+
+}  // namespace baton::kv

@@ -1,0 +1,61 @@
+"""What the peers need: a virtual environment with pinned versions, and files in several quantisations.
+
+All in ${XDG_CACHE_HOME:-~/.cache}/baton; made once. Standard library only.
+"""
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+# llama-cpp-python is built from source on this machine, for this machine's instruction set.
+PEERS = ["llama-cpp-python==0.3.36", "openvino-genai==2026.4.1", "gguf==0.19.0", "numpy==2.4.6"]
+SHIPPED = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def cache_folder() -> pathlib.Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(base) / "baton"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def python() -> pathlib.Path:
+    return cache_folder() / "peers-venv" / "bin" / "python"
+
+
+def install_peers() -> None:
+    wanted = "\n".join(PEERS)
+    stamp = cache_folder() / "peers-venv" / "installed"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    print("installing the peers (llama.cpp is compiled: some minutes)", file=sys.stderr)
+    if not python().exists():
+        subprocess.run([sys.executable, "-m", "venv", cache_folder() / "peers-venv"], check=True)
+    subprocess.run([python(), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                    *PEERS], check=True)
+    stamp.write_text(wanted)
+
+
+def shipped_model() -> pathlib.Path:
+    model = pathlib.Path(os.environ.get("BATON_TEST_MODEL") or cache_folder() / SHIPPED)
+    if not model.exists():
+        raise SystemExit(f"{model} is missing: run scripts/test, which fetches it, or set "
+                         "BATON_TEST_MODEL")
+    return model
+
+
+def model_file(name: str) -> pathlib.Path:
+    """"smollm2-q4_0", "qwen3-0.6b-q8_0" and so on; made from the shipped file, or at random."""
+    if name == "smollm2-q4_1":
+        return shipped_model()
+    path = cache_folder() / "bench" / f"{name}.gguf"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        subprocess.run([python(), HERE / "make_file.py", name, shipped_model(), unfinished],
+                       check=True)
+        unfinished.rename(path)
+    return path

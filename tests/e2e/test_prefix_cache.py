@@ -1,0 +1,51 @@
+"""B27: what is cached is not computed again, and nobody can tell by the answer."""
+from harness.case import (GREEDY, SEEDED, E2eCase, ask, ask_all, completion, make_single, pair,
+                          reference, token_prompt)
+from harness.metrics import scrape
+
+BLOCK = 64  # of the pair's prefill node
+TILE = 32
+LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1)
+
+
+def whole_tiles(tokens):
+    return tokens // TILE * TILE
+
+
+def cached_tokens(answer):
+    return answer.usage["prompt_tokens_details"]["cached_tokens"]
+
+
+class PrefixCacheTest(E2eCase):
+    def same_prompts_again_and_again(self, nodes, seed):
+        for number, length in enumerate(LENGTHS):
+            sampling = GREEDY if number % 2 == 0 else SEEDED
+            body = completion(token_prompt(length, seed + number), max_tokens=32, ignore_eos=True,
+                              **sampling)
+            answers = [ask(nodes, body, stream=round_ % 2 == 0) for round_ in range(3)]
+            answers += ask_all(nodes, [body, body])
+            for answer in answers:
+                self.assertEqual(answer.lines, reference(body).lines)
+            self.assertEqual([cached_tokens(answer) for answer in answers],
+                             [0] + 4 * [whole_tiles(length - 1)])
+        self.wait_idle(nodes)
+
+    def test_b27_the_whole_prompt_is_cached(self):
+        before = scrape(pair().prefill[0]).sum("baton_prompt_tokens_cached_total")
+        self.same_prompts_again_and_again(pair(), 2700)
+        after = scrape(pair().prefill[0]).sum("baton_prompt_tokens_cached_total")
+        self.assertEqual(after - before, 4 * sum(whole_tiles(length - 1) for length in LENGTHS))
+        own = self.start_own(make_single("caching", "--block-tokens", BLOCK))
+        self.same_prompts_again_and_again(own, 2710)
+
+    def test_a_salt_separates(self):
+        prompt = token_prompt(200, 2720)
+        salts = (None, "a", "b", "a")
+        answers = []
+        for salt in salts:
+            body = completion(prompt, max_tokens=4, **GREEDY)
+            if salt is not None:
+                body["cache_salt"] = salt
+            answers.append(ask(pair(), body))
+        self.assertEqual([cached_tokens(answer) for answer in answers], [0, 0, 0, 192])
+        self.assertEqual(len({tuple(answer.lines) for answer in answers}), 1)

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Breaks each rule of docs/exactness.md, one at a time, and shows which tests notice.
+
+A test that cannot fail proves nothing. This takes the committed tree into a folder of its own, builds
+the tests there, sees them pass, and then, for each rule, makes the one edit below that breaks it,
+builds again and expects every test named beside it to fail. Takes about a minute of compile time per
+rule; run by hand when a kernel, a rule or a test of one changes.
+
+usage: tests/property/break_rules.py [--folder FOLDER [--build BUILD]] [--only TEXT] [-j N]
+
+With --build the folder is taken as it is: a tree, edited and mended in place, and its build folder.
+"""
+import argparse
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCHEDULES = 100  # of the property test: enough to notice each of these
+
+# (rule, what is broken, file, old text, new text, tests that must fail)
+KERNELS, PROPERTY, ENGINE, KV, SAMPLE, SCHED = (
+    "kernels_test", "property_test", "engine_test", "kv_test", "sample_test", "sched_test")
+BREAKS = [
+    ("1", "a row alone in its batch is computed with other operations",
+     "baton/kernels/vector/matmul.inl",
+     "sums[r] = fma(w, set1(value), sums[r]);",
+     "sums[r] = kRows == 1 ? add(mul(w, set1(value)), sums[r]) : fma(w, set1(value), sums[r]);",
+     [KERNELS, PROPERTY]),
+    ("2", "activations are divided by the scale instead of multiplied by its inverse",
+     "baton/kernels/vector/rows.inl",
+     "mul(value, set1(inverse))",
+     "div(value, set1(0.0F < scale ? scale : 1.0F))",
+     [KERNELS]),
+    ("3", "parts of keys are merged in reverse order where heads are split over threads",
+     "baton/kernels/vector/attention.inl",
+     "for (std::int64_t part = 0; part < parts; ++part) {\n      merge_into(merged,",
+     "for (std::int64_t part = parts - 1; part >= 0; --part) {\n      merge_into(merged,",
+     [KERNELS, PROPERTY]),
+    ("3", "stale memory behind the last key is read",
+     "baton/kernels/vector/attention.inl",
+     "return key >= first && key < last ? v : zero();",
+     "return key < first - 4096 || key > last + 4096 ? zero() : v;",
+     [KERNELS, PROPERTY]),
+    ("3", "weights of V are not rounded to the cache's type before they are summed",
+     "baton/kernels/vector/attention.inl",
+     "const V weight = Cache::round(exp16(sub(load(scores + key - base), set1(maximum))));",
+     "const V weight = exp16(sub(load(scores + key - base), set1(maximum)));",
+     [KERNELS]),
+    ("4", "AVX2 adds its sixteen lanes in another tree",
+     "baton/kernels/avx2/simd.h",
+     "return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));\n}\nBATON_INLINE float reduce_max",
+     "const __m128 other = _mm_hadd_ps(four, four);\n"
+     "  return _mm_cvtss_f32(_mm_add_ss(other, _mm_shuffle_ps(other, other, 1)));\n}\n"
+     "BATON_INLINE float reduce_max",
+     [KERNELS, PROPERTY]),
+    ("5", "AVX2 takes the even element of a bf16 pair first",
+     "baton/kernels/avx2/simd.h",
+     "  acc.low = _mm256_fmadd_ps(odd_of(a.low), odd_of(b.low), acc.low);\n"
+     "  acc.high = _mm256_fmadd_ps(odd_of(a.high), odd_of(b.high), acc.high);\n"
+     "  acc.low = _mm256_fmadd_ps(even_of(a.low), even_of(b.low), acc.low);\n"
+     "  acc.high = _mm256_fmadd_ps(even_of(a.high), even_of(b.high), acc.high);\n",
+     "  acc.low = _mm256_fmadd_ps(even_of(a.low), even_of(b.low), acc.low);\n"
+     "  acc.high = _mm256_fmadd_ps(even_of(a.high), even_of(b.high), acc.high);\n"
+     "  acc.low = _mm256_fmadd_ps(odd_of(a.low), odd_of(b.low), acc.low);\n"
+     "  acc.high = _mm256_fmadd_ps(odd_of(a.high), odd_of(b.high), acc.high);\n",
+     [KERNELS, PROPERTY]),
+    ("6", "subnormal numbers are kept",
+     "baton/base/float_mode.cpp",
+     "kMode = kFlushToZero | kDenormalsAreZero | kAllMasked;",
+     "kMode = kAllMasked + 0 * (kFlushToZero | kDenormalsAreZero);",
+     [KERNELS]),
+    ("7", "a draw takes the next random number instead of its own",
+     "baton/sample/sampler.cpp",
+     "uniform(params.seed, static_cast<std::uint32_t>(input.emitted.size()),",
+     "uniform(params.seed, [] { static std::uint32_t draws = 0; return draws++; }(),",
+     [SAMPLE, PROPERTY, ENGINE]),
+    ("prefix", "a tile's digest does not cover what came before it",
+     "baton/kv/tile_digest.cpp",
+     "  state_->add(parent.bytes.data(), parent.bytes.size());\n",
+     "  static_cast<void>(parent);\n",
+     [KV]),
+    ("prefix", "a hit that ends inside a block copies nothing",
+     "baton/engine/room.cpp",
+     "copy_tiles(group, copied_from[group].id(), table.ids()[shared], hit.partial_tiles);",
+     "static_cast<void>(copied_from);",
+     [ENGINE, PROPERTY]),
+    ("prefix", "the whole prompt may come from the cache, the last token too",
+     "baton/engine/prefix.cpp",
+     "(sequence.tokens.size() - 1) /",
+     "sequence.tokens.size() /",
+     [ENGINE, PROPERTY]),
+    ("preemption", "the token drawn last is forgotten",
+     "baton/sched/scheduler.cpp",
+     "entry.demand.prefill_tokens = entry.computed_tokens + 1;",
+     "entry.demand.prefill_tokens = entry.computed_tokens;",
+     [SCHED, ENGINE, PROPERTY]),
+]
+
+
+def run(command, folder):
+    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False)
+
+
+def must(command, folder):
+    done = run(command, folder)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-3000:]}")
+
+
+def passes(test, folder, build):
+    command = [f"{build}/bin/{test}", "--gtest_brief=1"]
+    if test == PROPERTY:
+        command += ["--schedules", str(SCHEDULES)]
+    try:
+        return subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, timeout=600, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def prepare(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE,
+                             check=True).stdout
+    subprocess.run(["tar", "x"], cwd=folder, input=archive, check=True)
+    must(["cmake", "--preset", "dev", "-B", "build/broken"], folder)
+    return "build/broken"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "broken-rules")
+    parser.add_argument("--build", help="build folder in FOLDER, which is then not filled anew")
+    parser.add_argument("--only", default="", help="rules or descriptions that contain this text")
+    parser.add_argument("-j", dest="jobs", type=int, default=2)
+    options = parser.parse_args()
+    breaks = [b for b in BREAKS if options.only in b[0] + " " + b[1]]
+    folder, build = options.folder, options.build or prepare(options.folder)
+    ninja = ["ninja", "-C", build, f"-j{options.jobs}"]
+    all_tests = sorted({test for b in breaks for test in b[5]})
+    must([*ninja, *all_tests], folder)
+    for test in all_tests:
+        if not passes(test, folder, build):
+            sys.exit(f"{test} fails before anything is broken")
+    unnoticed = 0
+    for rule, what, name, old, new, tests in breaks:
+        path = folder / name
+        text = path.read_text()
+        if old not in text:
+            sys.exit(f"{name} no longer has the text that rule {rule} ({what}) is broken in")
+        path.write_text(text.replace(old, new))
+        try:
+            must([*ninja, *tests], folder)
+            results = {test: passes(test, folder, build) for test in tests}
+        finally:
+            path.write_text(text)
+        unnoticed += sum(results.values())
+        noticed = ", ".join(f"{test} {'DOES NOT NOTICE' if passed else 'fails'}"
+                            for test, passed in results.items())
+        print(f"rule {rule}: {what}: {noticed}", flush=True)
+    sys.exit(1 if unnoticed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+// The promise as a property: whatever the schedule, each stream has the bits of the cold run.
+//
+//   property_test                     the fixed set of CI
+//   property_test --seed N            one schedule, printed
+//   property_test --schedules N [--first S]   a longer run; BATON_PROPERTY_SCHEDULES does the same
+#include "baton/base/cpu_features.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/property/property_run.h"
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+namespace baton::property {
+namespace {
+
+constexpr std::uint64_t kCiSchedules = 200;
+
+struct Options {
+  std::uint64_t first = 1;
+  std::uint64_t schedules = kCiSchedules;
+  bool one = false;
+};
+Options options;
+
+std::vector<std::string> isas_here() {
+  std::vector<std::string> isas = {"ref"};
+  if (cpu_features().avx2) {
+    isas.emplace_back("avx2");
+  }
+  if (cpu_features().avx512) {
+    isas.emplace_back("avx512");
+  }
+  return isas;
+}
+
+std::string describe(const Tally& tally) {
+  return fmt::format(
+      "{} schedules, {} streams ({} cut by a cancel, {} replays, {} over three key parts), {} "
+      "tokens, {} prompt rows computed, {} cached, {} preemptions, {} handoffs",
+      tally.schedules, tally.streams, tally.cancelled, tally.replays, tally.three_parts,
+      tally.tokens, tally.computed_tokens, tally.cached_tokens, tally.preemptions, tally.handoffs);
+}
+
+TEST(Property, EveryStreamIsTheColdRun) {
+  std::vector<TestModel> models;
+  models.push_back(qwen3_model());
+  models.push_back(odd_llama_model());
+  DrawLimits limits;
+  limits.isas = isas_here();
+  for (const TestModel& model : models) {
+    limits.vocabularies.push_back(model.vocabulary);
+    limits.kv_dtypes.push_back(supported_kv_dtypes(model));
+  }
+  Tally tally;
+  for (std::uint64_t seed = options.first; seed < options.first + options.schedules; ++seed) {
+    const Schedule schedule = draw_schedule(seed, limits);
+    if (options.one) {
+      fmt::print("{}", describe(schedule));
+    }
+    const std::string difference = run_schedule(schedule, models, tally);
+    ASSERT_EQ(difference, "") << describe(schedule);
+    if (tally.schedules % 1000 == 0) {
+      fmt::print("{}\n", describe(tally));
+      std::fflush(stdout);
+    }
+  }
+  fmt::print("{}\n", describe(tally));
+  if (options.schedules >= kCiSchedules) {  // else the suite proves less than it says
+    EXPECT_GT(tally.preemptions, 100U);
+    EXPECT_GT(tally.handoffs, 80U);
+    EXPECT_GT(tally.cached_tokens, 5000U);
+    EXPECT_GT(tally.cancelled, 20U);
+    EXPECT_GT(tally.replays, 20U);
+    EXPECT_GT(tally.three_parts, 15U);
+  }
+}
+
+std::uint64_t number(const char* text) {
+  char* end = nullptr;
+  const std::uint64_t value = std::strtoull(text, &end, 10);
+  if (end == text || *end != '\0') {
+    fmt::print(stderr, "'{}' is not a number\n", text);
+    std::exit(2);
+  }
+  return value;
+}
+
+void read_options(int argc, char** argv) {
+  if (const char* schedules = std::getenv("BATON_PROPERTY_SCHEDULES")) {
+    options.schedules = number(schedules);
+  }
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view flag = argv[i];
+    if (flag == "--seed") {
+      options = {number(argv[i + 1]), 1, true};
+    } else if (flag == "--schedules") {
+      options.schedules = number(argv[i + 1]);
+    } else if (flag == "--first") {
+      options.first = number(argv[i + 1]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::property
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  baton::property::read_options(argc, argv);
+  return RUN_ALL_TESTS();
+}
