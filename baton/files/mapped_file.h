@@ -16,8 +16,8 @@ class MappedFile {
   // an empty span.
   static Result<MappedFile> open(const std::string& path);
 
-  // Memory that `fill` writes once; pages that it leaves alone are zero and take no memory. Released
-  // pages read as zero from then on. Errors: kOverloaded (no memory).
+  // Memory that `fill` writes once; pages that it leaves alone are zero and take no memory.
+  // Released pages read as zero from then on. Errors: kOverloaded (no memory).
   static Result<MappedFile> in_memory(std::size_t size_bytes,
                                       const std::function<void(std::span<std::byte>)>& fill);
 

@@ -18,8 +18,8 @@ inline constexpr std::int64_t kPartKeys = 512;
 // A tile of one layer and kv head: the K plane, then the V plane, `kv_plane_bytes` each.
 //   bf16: K [head_dim / 2][32][2], V [16][head_dim][2];  f32, f16: K [head_dim][32], V
 //   [32][head_dim] q8_0: each plane has f16 scales [head_dim / 32][32 keys], then int8 as for f32
-// f16 and q8_0 are widened to f32 exactly; what is beyond them when written is clamped. Aligned to 64. head_dim: even, 2 to kMaxHeadDim; for
-// q8_0 a multiple of 32.
+// f16 and q8_0 are widened to f32 exactly; what is beyond them when written is clamped. Aligned
+// to 64. head_dim: even, 2 to kMaxHeadDim; for q8_0 a multiple of 32.
 inline constexpr std::int64_t kMaxHeadDim = 512;
 inline constexpr std::int64_t kKvScaleDims = 32;  // lanes that share a scale in q8_0
 constexpr std::size_t kv_plane_bytes(tensor::DType dtype, std::int64_t head_dim) {
