@@ -30,7 +30,7 @@ BREAKS = [
     ("2", "activations are divided by the scale instead of multiplied by its inverse",
      "baton/kernels/vector/rows.inl",
      "mul(value, set1(inverse))",
-     "div(value, set1(0.0F < scale ? scale : 1.0F))",
+     "div(value, set1(0.0F < inverse ? scale : 1.0F))",
      [KERNELS]),
     ("3", "parts of keys are merged in reverse order where heads are split over threads",
      "baton/kernels/vector/attention.inl",
