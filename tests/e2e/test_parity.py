@@ -143,7 +143,8 @@ class CountersTest(E2eCase):
     def test_decode_computes_no_prompt_and_prefill_makes_one_token_each(self):
         nodes = pair()
         prefill, decode = nodes.prefill[0], nodes.decode[0]
-        prompts = [token_prompt(tokens, seed=77) for tokens in (5, 32, 33, 300)]
+        # Nothing in common: no prompt is a hit of another.
+        prompts = [token_prompt(tokens, seed=7700 + tokens) for tokens in (5, 32, 33, 300)]
         before = scrape(prefill), scrape(decode)
         answers = [ask(nodes, completion(prompt, max_tokens=5, ignore_eos=True)) for prompt in prompts]
         after = scrape(prefill), scrape(decode)

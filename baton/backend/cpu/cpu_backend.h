@@ -23,7 +23,7 @@ struct CpuBackendOptions {
   std::optional<files::DummyModel> dummy;     // instead of model_path: random weights
   std::string isa = "auto";                   // auto, ref, avx2, avx512
   std::int32_t threads = 0;                   // 0 = as many as this process may use
-  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;  // kBf16 or kF32
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;  // any; see docs/limits.md
   std::int32_t block_tokens = 128;            // 32, 64, 128 or 256
   // Bytes for the KV pool. 0 = automatic: what max_num_seqs sequences of max_context tokens need,
   // at most half of the memory that is available after the weights.
