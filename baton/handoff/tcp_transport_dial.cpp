@@ -67,8 +67,7 @@ Status TcpTransport::Impl::start() {
       started_ = false;
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("refusing to serve nodes on {}: node connections are neither "
-                              "authenticated nor encrypted; bind a loopback address, or say that "
-                              "an insecure bind is meant",
+                              "authenticated nor encrypted yet; bind a loopback address",
                               net::describe(local)),
                   "serving-bind");
     }
