@@ -228,7 +228,6 @@ void Server::make_http() {
   api.max_requests = static_cast<std::size_t>(options_.max_queue);
   api.split = options_.role == NodeRole::kRouter;
   api.secret = random_hex(32);
-  api.node_id = options_.node_id;
   http_ = std::make_unique<ApiServer>(io_.executor(0), api, api::KeyCheck(options_.api_keys),
                                       model_ ? &*model_ : nullptr, owner_loop_.get(), metrics_,
                                       [this] { return readiness(); });
