@@ -157,11 +157,12 @@ Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint, const std
                                                            : api::parse_completion(body, limits));
   const text::ChatTemplate* chat_template =
       model_->chat_template ? &*model_->chat_template : nullptr;
-  BATON_TRY(auto prompt, api::prompt_tokens(request, model_->tokenizer, chat_template));
   const std::int32_t context_tokens = owner_->context_tokens();
   if (context_tokens == 0) {
     return fail(ErrorCode::kUnavailable, "no node can serve now; see /ready");
   }
+  BATON_TRY(auto prompt,
+            api::prompt_tokens(request, model_->tokenizer, chat_template, context_tokens));
   const std::int64_t seed = request.seed.value_or(api::random_seed());
   Prepared prepared;
   prepared.id = random_request_id();

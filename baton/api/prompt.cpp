@@ -28,9 +28,28 @@ std::string token_name(const text::Tokenizer& tokenizer, std::optional<TokenId> 
   return id ? std::string(tokenizer.token_bytes(*id)) : std::string();
 }
 
+// Text that is too long however its tokens fall is refused before the time is spent on it.
+Status check_bytes(const std::vector<text::Piece>& pieces, const text::Tokenizer& tokenizer,
+                   std::int32_t context_tokens, const char* field) {
+  std::size_t bytes = 0;
+  for (const text::Piece& piece : pieces) {
+    bytes += piece.text.size();
+  }
+  const std::size_t fewest_tokens = bytes / tokenizer.most_bytes_per_token();
+  if (fewest_tokens > static_cast<std::size_t>(context_tokens)) {
+    return fail(ErrorCode::kContextTooLong,
+                fmt::format("the prompt has {} bytes, so at least {} tokens; the context holds {} "
+                            "with the answer",
+                            bytes, fewest_tokens, context_tokens),
+                field);
+  }
+  return {};
+}
+
 Result<std::vector<TokenId>> chat_tokens(const std::vector<ChatMessage>& messages,
                                          const text::Tokenizer& tokenizer,
-                                         const text::ChatTemplate* chat_template) {
+                                         const text::ChatTemplate* chat_template,
+                                         std::int32_t context_tokens) {
   if (chat_template == nullptr) {
     return fail(ErrorCode::kUnsupported, "the model has no chat template; use /v1/completions",
                 "messages");
@@ -53,6 +72,7 @@ Result<std::vector<TokenId>> chat_tokens(const std::vector<ChatMessage>& message
     error.param = "messages";
     return fail(std::move(error));
   }
+  BATON_TRY_VOID(check_bytes(*pieces, tokenizer, context_tokens, "messages"));
   return text::prompt_ids(tokenizer, *pieces, text::PromptKind::kChat);
 }
 
@@ -60,12 +80,14 @@ Result<std::vector<TokenId>> chat_tokens(const std::vector<ChatMessage>& message
 
 Result<std::vector<TokenId>> prompt_tokens(const GenerationRequest& request,
                                            const text::Tokenizer& tokenizer,
-                                           const text::ChatTemplate* chat_template) {
+                                           const text::ChatTemplate* chat_template,
+                                           std::int32_t context_tokens) {
   std::vector<TokenId> ids;
   if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&request.prompt)) {
-    BATON_TRY(ids, chat_tokens(*messages, tokenizer, chat_template));
+    BATON_TRY(ids, chat_tokens(*messages, tokenizer, chat_template, context_tokens));
   } else if (const auto* plain = std::get_if<std::string>(&request.prompt)) {
     const std::vector<text::Piece> pieces{{*plain, false}};
+    BATON_TRY_VOID(check_bytes(pieces, tokenizer, context_tokens, "prompt"));
     ids = text::prompt_ids(tokenizer, pieces, text::PromptKind::kRaw);
   } else {
     ids = std::get<std::vector<TokenId>>(request.prompt);

@@ -14,10 +14,12 @@ namespace baton::api {
 
 // Chat: through the template; text: encoded; ids: as they are. `chat_template` may be null (a base
 // model): chat is then refused. Errors: kInvalidArgument (empty prompt, template refused the
-// messages), kUnsupported (no template).
+// messages), kUnsupported (no template), kContextTooLong (text of so many bytes that no tokenizing
+// could fit it into context_tokens; the exact check is make_submits').
 Result<std::vector<TokenId>> prompt_tokens(const GenerationRequest& request,
                                            const text::Tokenizer& tokenizer,
-                                           const text::ChatTemplate* chat_template);
+                                           const text::ChatTemplate* chat_template,
+                                           std::int32_t context_tokens);
 
 // One Submit per choice, key.choice 0..n-1, epoch 0. A missing max_tokens becomes what is left of
 // `context_tokens`. `seed` is the resolved one. Errors: kContextTooLong (param "messages",

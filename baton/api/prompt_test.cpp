@@ -10,6 +10,8 @@
 namespace baton::api {
 namespace {
 
+constexpr std::int32_t kContext = 8192;
+
 GenerationRequest chat(const std::string& content_json) {
   ParseLimits limits;
   limits.vocabulary_tokens = 1000;
@@ -25,7 +27,7 @@ text::ChatTemplate make_template(const std::string& opening) {
 std::vector<TokenId> ids(const GenerationRequest& request, const Vocabulary& with,
                          const std::string& opening = "") {
   const text::ChatTemplate written = make_template(opening);
-  auto out = prompt_tokens(request, with.tokenizer(), &written);
+  auto out = prompt_tokens(request, with.tokenizer(), &written, kContext);
   EXPECT_TRUE(out.has_value());
   return out.value_or(std::vector<TokenId>{});
 }
@@ -70,25 +72,48 @@ TEST(Prompt, TextAndIds) {
   ParseLimits limits;
   limits.vocabulary_tokens = 1000;
   const auto text = parse_completion(R"({"prompt":"hi<|end|>"})", limits);
-  const auto out = prompt_tokens(*text, vocabulary().tokenizer(), nullptr);
+  const auto out = prompt_tokens(*text, vocabulary().tokenizer(), nullptr, kContext);
   ASSERT_TRUE(out.has_value());
   EXPECT_EQ((*out)[0], vocabulary().byte('h'));
   EXPECT_EQ(std::count(out->begin(), out->end(), vocabulary().end()), 0);
   const auto ready = parse_completion(R"({"prompt":[3,4]})", limits);
-  EXPECT_EQ(*prompt_tokens(*ready, vocabulary().tokenizer(), nullptr),
+  EXPECT_EQ(*prompt_tokens(*ready, vocabulary().tokenizer(), nullptr, kContext),
             (std::vector<TokenId>{3, 4}));
 }
 
 TEST(Prompt, Refusals) {
-  const auto none = prompt_tokens(chat("\"hi\""), vocabulary().tokenizer(), nullptr);
+  const auto none = prompt_tokens(chat("\"hi\""), vocabulary().tokenizer(), nullptr, kContext);
   EXPECT_EQ(none.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(none.error().param, "messages");
   const auto objects = *text::ChatTemplate::parse("{{ raise_exception('roles must alternate') }}");
-  const auto refused = prompt_tokens(chat("\"hi\""), vocabulary().tokenizer(), &objects);
+  const auto refused = prompt_tokens(chat("\"hi\""), vocabulary().tokenizer(), &objects, kContext);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(refused.error().param, "messages");
   const auto nothing = *text::ChatTemplate::parse("");
-  EXPECT_FALSE(prompt_tokens(chat("\"hi\""), vocabulary().tokenizer(), &nothing).has_value());
+  EXPECT_FALSE(
+      prompt_tokens(chat("\"hi\""), vocabulary().tokenizer(), &nothing, kContext).has_value());
+}
+
+// Megabytes are refused without being cut into tokens; what might fit is tokenized.
+TEST(Prompt, TextThatCannotFitIsRefusedByItsBytes) {
+  const text::Tokenizer& tokenizer = vocabulary().tokenizer();
+  ParseLimits limits;
+  limits.vocabulary_tokens = 1000;
+  const auto asks = [&](std::size_t bytes) {
+    return *parse_completion(R"({"prompt":")" + std::string(bytes, 'a') + "\"}", limits);
+  };
+  const std::size_t most = 16 * tokenizer.most_bytes_per_token();
+  EXPECT_TRUE(prompt_tokens(asks(most), tokenizer, nullptr, 16).has_value());
+  const auto refused =
+      prompt_tokens(asks(most + tokenizer.most_bytes_per_token()), tokenizer, nullptr, 16);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kContextTooLong);
+  EXPECT_EQ(refused.error().param, "prompt");
+  const auto written = make_template("");
+  const auto in_chat =
+      prompt_tokens(chat("\"" + std::string(2 * most, 'a') + "\""), tokenizer, &written, 16);
+  ASSERT_FALSE(in_chat.has_value());
+  EXPECT_EQ(in_chat.error().param, "messages");
 }
 
 }  // namespace

@@ -184,10 +184,20 @@ asio::awaitable<bool> Connection::read_head(Parser& parser) {
 asio::awaitable<bool> Connection::read_body(Parser& parser) {
   const ServerOptions& options = owner_->options();
   const auto& fields = parser.get();
-  if (fields.find(beast::http::field::transfer_encoding) != fields.end() && !parser.chunked()) {
+  const auto transfer = fields.find(beast::http::field::transfer_encoding);
+  if (transfer != fields.end() && !beast::iequals(transfer->value(), "chunked")) {
     // Where the body ends would be a matter of opinion: the way requests are smuggled.
     Error why{ErrorCode::kInvalidArgument, "only chunked is known of Transfer-Encoding", {}, 0};
     co_await refuse(owner_->error_page(why));
+    co_return false;
+  }
+  const auto encoding = fields.find(beast::http::field::content_encoding);
+  if (encoding != fields.end() && !beast::iequals(encoding->value(), "identity")) {
+    HttpResponse response = owner_->error_page(
+        {ErrorCode::kInvalidArgument, "send the body as it is: no Content-Encoding is known",
+         "Content-Encoding", 0});
+    response.status = 415;
+    co_await refuse(std::move(response));
     co_return false;
   }
   const auto length = parser.content_length();

@@ -344,6 +344,7 @@ TEST_F(ServerTest, MalformedRequestsAreRefused) {
         "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
         "GET /echo HTTP/1.1\r\nbad header\r\n\r\n", "GET /echo HTTP/1.1\nHost: x\n\n"}) {
@@ -352,6 +353,22 @@ TEST_F(ServerTest, MalformedRequestsAreRefused) {
     client.half_close();
     EXPECT_EQ(client.rest().find("HTTP/1.1 400 "), 0U) << bytes;
   }
+}
+
+TEST_F(ServerTest, EncodedBodiesAreRefused) {
+  serve();
+  for (const char* encoding : {"gzip", "br", "identity, gzip"}) {
+    Client client(server_->port());
+    client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Encoding: " +
+                std::string(encoding) + "\r\n\r\na");
+    client.half_close();
+    EXPECT_EQ(client.rest().find("HTTP/1.1 415 "), 0U) << encoding;
+  }
+  Client client(server_->port());
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Encoding: "
+      "identity\r\n\r\nabc");
+  EXPECT_NE(client.until("# abc"), "");
 }
 
 TEST_F(ServerTest, HeaderLimit) {

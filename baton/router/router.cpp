@@ -225,14 +225,6 @@ void Router::on_finished(const NodeId& from, const message::Finished& event, Tim
   }
 }
 
-void Router::on_held(const NodeId& from, const std::vector<SequenceKey>& held, TimePoint now) {
-  for (const SequenceKey& key : held) {
-    if (Sequence* sequence = find_live(key, from)) {
-      sequence->silent_until = now + options_.silence_deadline;
-    }
-  }
-}
-
 void Router::on_node_up(const message::NodeUp& event, TimePoint now, Commands& out) {
   nodes_.up(event, now);
   was_ready_ = was_ready_ || has_pair();

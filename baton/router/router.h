@@ -74,7 +74,7 @@ struct RouterOptions {
   std::size_t max_active = 1024;   // requests; 429 above
   std::uint32_t max_attempts = 8;  // epochs of one sequence; then the last error is the answer
   Duration queue_deadline = std::chrono::seconds(30);  // waiting for a node that takes it
-  // A running attempt without a token or on_held(): the backstop behind the leases of handoff/,
+  // A running attempt without a token: the backstop behind the leases of handoff/,
   // which see a lost sequence within seconds and let a slow one (long prompt, preempted) go on.
   Duration silence_deadline = std::chrono::hours(1);
   Duration retry_backoff = std::chrono::milliseconds(50);  // doubles up to 1 s
@@ -102,8 +102,6 @@ class Router {
   void on_refused(const NodeId& from, const message::Refused& event, TimePoint now, Commands& out);
   void on_finished(const NodeId& from, const message::Finished& event, TimePoint now,
                    Commands& out);
-  // The node's Beat lists these sequences: slow, not dead.
-  void on_held(const NodeId& from, const std::vector<SequenceKey>& held, TimePoint now);
   void on_node_up(const message::NodeUp& event, TimePoint now, Commands& out);
   void on_node_down(const message::NodeDown& event, TimePoint now, Commands& out);
   void on_node_load(const NodeId& id, const message::NodeLoad& load, bool draining, TimePoint now);

@@ -394,15 +394,13 @@ TEST_F(RouterTest, OneChoiceFailingEndsTheOthers) {
   EXPECT_EQ(router_->active(), 0U);
 }
 
-TEST_F(RouterTest, SilenceIsABackstopThatHeldPutsOff) {
+TEST_F(RouterTest, SilenceIsABackstop) {
   pair();
   up("p2", NodeRole::kPrefill);
   start(1);
   const Duration silence = RouterOptions{}.silence_deadline;
   EXPECT_TRUE(tick(silence - kSecond).empty());
-  router_->on_held(NodeId{"d"}, {key(1, 1), key(9, 9)}, now_);
-  EXPECT_TRUE(tick(2 * kSecond).empty());
-  const Commands out = tick(silence);
+  const Commands out = tick(2 * kSecond);
   EXPECT_EQ(only<SendDecode>(out).submit.key, key(1, 2));
   EXPECT_EQ(all<SendAbort>(out).size(), 2U);
   Commands gone;

@@ -154,6 +154,12 @@ std::string_view Tokenizer::token_bytes(TokenId id) const {
                    : std::string_view();
 }
 
+std::size_t Tokenizer::most_bytes_per_token() const {
+  // Composition shrinks text: three characters of three bytes become one of three (Hangul).
+  constexpr std::size_t kMostComposed = 4;
+  return impl_->most_bytes * (impl_->nfc ? kMostComposed : 1);
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool with_control) const {
   std::string out;
   for (const TokenId id : ids) {

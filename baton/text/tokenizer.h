@@ -66,6 +66,8 @@ class Tokenizer {
   // Concatenated bytes, control tokens left out unless asked for; not checked for UTF-8.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool with_control = false) const;
 
+  // No text of n bytes has fewer than n / most_bytes_per_token() tokens. At least 1.
+  [[nodiscard]] std::size_t most_bytes_per_token() const;
   [[nodiscard]] bool valid(TokenId id) const;
   [[nodiscard]] bool is_control(TokenId id) const;
   // The id whose text (token_bytes) this is, control tokens included.

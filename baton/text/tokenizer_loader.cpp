@@ -105,6 +105,7 @@ void load_tokens(const TokenizerDescription& description, TokenizerTables& table
     auto bytes = whole ? std::nullopt : bytes_of_alphabet(description.tokens[i]);
     tables.bytes[i] = bytes ? *std::move(bytes) : description.tokens[i];
     tables.control[i] = type == TokenType::kControl || type == TokenType::kUnknown;
+    tables.most_bytes = std::max(tables.most_bytes, tables.bytes[i].size());
     if (tables.bytes[i].empty()) {
       continue;
     }

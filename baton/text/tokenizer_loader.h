@@ -30,6 +30,7 @@ struct TokenizerTables {
   std::optional<TokenId> eos;
   std::vector<TokenId> end_tokens;
   std::vector<std::string> bytes;  // by id: what the token stands for
+  std::size_t most_bytes = 1;      // of the longest of them
   std::vector<bool> control;       // by id
   // By bytes, views into `bytes`: tokens matched whole (control, user-defined), and the others.
   std::unordered_map<std::string_view, TokenId> whole_ids;
