@@ -15,6 +15,8 @@
 
 namespace {
 
+constexpr int kUsageError = 2;
+
 int run(int argc, char** argv) {
   CLI::App app{"baton: an exact server for large language models, prefill and decode apart"};
   app.require_subcommand(1);
@@ -37,7 +39,16 @@ int run(int argc, char** argv) {
 
   CLI::App* version_command = app.add_subcommand("version", "print the version");
 
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 has a code of its own for each kind of mistake; ours is that of every tool.
+    const int code = app.exit(error);
+    if (code != 0) {
+      baton::app::print_variables_behind(error.what(), app);
+    }
+    return code == 0 ? 0 : kUsageError;
+  }
   if (version_command->parsed()) {
     fmt::print("baton {}\n", baton::app::kVersion);
     return 0;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstdlib>
 #include <map>
 
 namespace baton::app {
@@ -30,6 +31,18 @@ CLI::Option* flag(CLI::App& app, const std::string& names, T& value, const std::
   return app.add_option(names, value, help)->envname(variable_name(names))->capture_default_str();
 }
 
+// One of the map's names, any case. The help lists the names, not the values they stand for.
+template <class T>
+CLI::Validator one_of(const std::map<std::string, T>& names) {
+  std::vector<std::string> shown;
+  for (const auto& [name, value] : names) {
+    shown.push_back(name);
+  }
+  CLI::CheckedTransformer transformer(names, CLI::ignore_case);
+  transformer.description(fmt::format("{{{}}}", fmt::join(shown, ",")));
+  return transformer;
+}
+
 void add_role_flags(CLI::App& app, ServeOptions& options) {
   static const std::map<std::string, message::NodeRole> roles = {
       {"single", message::NodeRole::kSingle},
@@ -37,7 +50,8 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
       {"decode", message::NodeRole::kDecode},
       {"router", message::NodeRole::kRouter}};
   flag(app, "--node-role", options.role, "single, prefill, decode or router")
-      ->transform(CLI::CheckedTransformer(roles, CLI::ignore_case));
+      ->transform(one_of(roles))
+      ->default_str("single");
   flag(app, "--node-id", options.node_id, "name of this node; default <role>-<random>");
   flag(app, "--serving-bind", options.serving_bind,
        "HOST:PORT for other nodes (prefill and decode); port 0 picks one");
@@ -126,9 +140,9 @@ void add_serve_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "-m,--model", options.model_path, "GGUF file");
   flag(app, "--served-model-name,--alias", options.served_model_name, "default: the file's stem");
   flag(app, "--host", options.host, "HTTP address");
-  flag(app, "--port", options.port,
-       "HTTP port; 0 picks one; default 8080, none on prefill and decode nodes")
-      ->check(CLI::Range(-1, 65'535));
+  flag(app, "--port", options.port, "HTTP port; 0 picks one; none on prefill and decode nodes")
+      ->check(CLI::Range(-1, 65'535).description("0 to 65535"))
+      ->default_str("8080");
   flag(app, "--api-key", options.api_keys, "keys that clients must send (comma separated)")
       ->delimiter(',');
   add_role_flags(app, options);
@@ -143,7 +157,8 @@ void add_bench_flags(CLI::App& app, BenchEngineOptions& options) {
       {"gguf", BenchLoadFormat::kFile}, {"dummy", BenchLoadFormat::kDummy}};
   flag(app, "-m,--model", options.model_path, "GGUF file");
   flag(app, "--load-format", options.load_format, "gguf, or dummy: random weights, no file")
-      ->transform(CLI::CheckedTransformer(load_formats, CLI::ignore_case));
+      ->transform(one_of(load_formats))
+      ->default_str("gguf");
   flag(app, "--shape", options.shape,
        fmt::format("of a dummy model: {}", fmt::join(files::dummy_shapes(), ", ")));
   flag(app, "--dtype", options.dtype,
@@ -159,7 +174,8 @@ void add_bench_flags(CLI::App& app, BenchEngineOptions& options) {
   flag(app, "-r,--repetitions", options.repetitions, "runs of each test")
       ->check(CLI::Range(1, 1000));
   flag(app, "-o,--output", options.format, "table, json or csv")
-      ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case));
+      ->transform(one_of(formats))
+      ->default_str("table");
   flag(app, "--isa", options.isa, "kernels: auto, ref, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
   flag(app, "--kv-dtype", options.kv_dtype, "bf16, f16, f32 or q8_0");
@@ -175,6 +191,22 @@ void add_bench_flags(CLI::App& app, BenchPerplexityOptions& options) {
       ->check(CLI::IsMember({"auto", "ref", "avx2", "avx512"}));
   flag(app, "--kv-dtype", options.kv_dtypes, "one run for each of these")->delimiter(',');
   flag(app, "--per-token", options.per_token_path, "file for one line per scored token");
+}
+
+void print_variables_behind(const std::string& mistake, const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string& variable = option->get_envname();
+    const char* value = variable.empty() ? nullptr : std::getenv(variable.c_str());
+    if (value != nullptr && mistake.find(option->get_name()) != std::string::npos) {
+      fmt::print(stderr, "{}={} is set in the environment and stands for {}\n", variable, value,
+                 option->get_name());
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->parsed()) {
+      print_variables_behind(mistake, *command);
+    }
+  }
 }
 
 void validate(const ServeOptions& options) {

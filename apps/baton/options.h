@@ -66,6 +66,10 @@ void add_serve_flags(CLI::App& app, ServeOptions& options);
 void add_bench_flags(CLI::App& app, BenchEngineOptions& options);
 void add_bench_flags(CLI::App& app, BenchPerplexityOptions& options);
 
+// After a parse error: a line on stderr for each variable whose flag the error names, since the
+// mistake may be there and not on the command line.
+void print_variables_behind(const std::string& mistake, const CLI::App& app);
+
 // Checks that need more than one flag. Throws StartupError naming the flag and what to do.
 void validate(const ServeOptions& options);
 

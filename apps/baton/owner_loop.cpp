@@ -138,8 +138,7 @@ void OwnerLoop::on_owner_event(handoff::OwnerEvent&& event) {
                           log::warn("node {} is down: {}", down.id.value, down.reason);
                           router_.on_node_down(down, now, commands);
                         },
-                        [&](handoff::PeerUnusable& peer) {
-                          log::warn("peer {}: {}", peer.address, peer.error.message);
+                        [&](handoff::PeerUnusable& peer) {  // the transport has logged it
                           router_.nodes().unusable(peer.address, peer.error.message);
                         }},
              event);

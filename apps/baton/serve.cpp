@@ -3,7 +3,6 @@
 #include "baton/base/cpu_features.h"
 #include "baton/base/failpoints.h"
 #include "baton/base/log.h"
-#include "baton/cluster/membership.h"
 #include "baton/files/gguf.h"
 #include "baton/handoff/coordinator.h"
 #include "baton/handoff/handshake.h"
@@ -16,6 +15,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/use_future.hpp>
 
+#include "apps/baton/addresses.h"
 #include "apps/baton/api_server.h"
 #include "apps/baton/engine_host.h"
 #include "apps/baton/metrics.h"
@@ -33,7 +33,6 @@ namespace {
 
 using message::NodeRole;
 
-constexpr int kDefaultPort = 8080;
 // How long finished streams get to leave the sockets once nothing computes any more.
 constexpr Duration kLastWrites = std::chrono::seconds(2);
 constexpr Duration kWatchInterval = std::chrono::milliseconds(200);
@@ -54,10 +53,6 @@ void or_die(const Status& status) {
 
 std::string random_hex(std::size_t digits) {
   return to_string(random_request_id()).substr(0, digits);
-}
-
-std::vector<net::HostPort> addresses(const std::string& text, const char* flag) {
-  return or_die(cluster::parse_peers(text, flag));
 }
 
 handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
@@ -172,11 +167,11 @@ void Server::make_transport() {
   handoff::TcpTransportOptions transport;
   transport.hello = handoff::make_hello(info, layout, model_digest, tokenizer_digest_);
   if (!options_.serving_bind.empty()) {
-    transport.serving_bind = or_die(net::parse_host_port(options_.serving_bind, true));
+    transport.serving_bind = serving_address(options_);
   }
-  transport.peers = addresses(options_.decode_peers, "--decode-peers");
+  transport.peers = decode_peers(options_);
   if (options_.role == NodeRole::kRouter) {
-    const auto prefill = addresses(options_.prefill_peers, "--prefill-peers");
+    const auto prefill = prefill_peers(options_);
     transport.peers.insert(transport.peers.begin(), prefill.begin(), prefill.end());
   }
   transport.bulk_connections = static_cast<std::size_t>(options_.bulk_connections);
@@ -202,10 +197,10 @@ void Server::make_owner() {
         [this] { asio::post(control_.executor(), [this] { consume_engine_events(); }); });
     return;
   }
-  for (const net::HostPort& peer : addresses(options_.prefill_peers, "--prefill-peers")) {
+  for (const net::HostPort& peer : prefill_peers(options_)) {
     owner_loop_->expect_peer(NodeRole::kPrefill, net::to_string(peer));
   }
-  for (const net::HostPort& peer : addresses(options_.decode_peers, "--decode-peers")) {
+  for (const net::HostPort& peer : decode_peers(options_)) {
     owner_loop_->expect_peer(NodeRole::kDecode, net::to_string(peer));
   }
 }
@@ -217,12 +212,13 @@ void Server::consume_engine_events() {
 }
 
 void Server::make_http() {
-  if (options_.port < 0 && !owns_clients()) {
+  if (!serves_http(options_)) {
     return;
   }
+  const net::HostPort address = http_address(options_);
   ApiServerOptions api;
-  api.http.host = options_.host;
-  api.http.port = static_cast<std::uint16_t>(options_.port < 0 ? kDefaultPort : options_.port);
+  api.http.host = address.host;
+  api.http.port = address.port;
   api.http.max_body_bytes = or_die(parse_bytes(options_.max_body, "--max-body"));
   api.http.write_timeout = std::chrono::milliseconds(options_.write_timeout_ms);
   api.max_requests = static_cast<std::size_t>(options_.max_queue);
@@ -405,6 +401,9 @@ int run_serve(const ServeOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);
   or_die(failpoints::arm(options.failpoints));
   spdlog::set_level(spdlog::level::from_str(options.log_level));
+  if (!BATON_FAILPOINT("serve.no_early_port_check")) {  // as if the port were taken while we load
+    check_can_listen(options);
+  }
   // Before any thread is made: all of them inherit it.
   or_die(use_cpu_mask(options.cpu_mask));
   ServeOptions resolved = options;

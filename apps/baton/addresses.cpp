@@ -1,0 +1,64 @@
+#include "apps/baton/addresses.h"
+
+#include "baton/cluster/membership.h"
+#include "baton/net/tcp.h"
+
+#include <boost/asio/io_context.hpp>
+
+namespace baton::app {
+namespace {
+
+constexpr int kDefaultPort = 8080;
+
+std::vector<net::HostPort> peers(const std::string& text, const char* flag) {
+  auto parsed = cluster::parse_peers(text, flag);
+  if (!parsed) {
+    throw StartupError(parsed.error());
+  }
+  return *std::move(parsed);
+}
+
+void check_address(const net::HostPort& address, const char* flag) {
+  asio::io_context nothing_runs;
+  if (const auto acceptor = net::listen(nothing_runs.get_executor(), address); !acceptor) {
+    throw StartupError(std::string(flag) + ": " + acceptor.error().message);
+  }
+}
+
+}  // namespace
+
+bool serves_http(const ServeOptions& options) {
+  return options.port >= 0 || options.role == message::NodeRole::kSingle ||
+         options.role == message::NodeRole::kRouter;
+}
+
+net::HostPort http_address(const ServeOptions& options) {
+  return {options.host, static_cast<std::uint16_t>(options.port < 0 ? kDefaultPort : options.port)};
+}
+
+net::HostPort serving_address(const ServeOptions& options) {
+  auto address = net::parse_host_port(options.serving_bind, true);
+  if (!address) {
+    throw StartupError("--serving-bind: " + address.error().message);
+  }
+  return *std::move(address);
+}
+
+std::vector<net::HostPort> prefill_peers(const ServeOptions& options) {
+  return peers(options.prefill_peers, "--prefill-peers");
+}
+
+std::vector<net::HostPort> decode_peers(const ServeOptions& options) {
+  return peers(options.decode_peers, "--decode-peers");
+}
+
+void check_can_listen(const ServeOptions& options) {
+  if (serves_http(options)) {
+    check_address(http_address(options), "--port");
+  }
+  if (!options.serving_bind.empty()) {
+    check_address(serving_address(options), "--serving-bind");
+  }
+}
+
+}  // namespace baton::app

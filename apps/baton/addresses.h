@@ -1,0 +1,23 @@
+// Where this process listens and whom it dials, from its flags. Errors are StartupErrors that name
+// the flag.
+#pragma once
+
+#include "baton/base/error.h"
+#include "baton/net/address.h"
+
+#include "apps/baton/options.h"
+#include <vector>
+
+namespace baton::app {
+
+[[nodiscard]] bool serves_http(const ServeOptions& options);
+net::HostPort http_address(const ServeOptions& options);
+// Only when --serving-bind is given.
+net::HostPort serving_address(const ServeOptions& options);
+std::vector<net::HostPort> prefill_peers(const ServeOptions& options);
+std::vector<net::HostPort> decode_peers(const ServeOptions& options);
+
+// Binds and lets go again: a taken port is told before minutes are spent on loading a model.
+void check_can_listen(const ServeOptions& options);
+
+}  // namespace baton::app
