@@ -13,7 +13,11 @@
 namespace baton::kernels {
 
 inline constexpr std::int64_t kTileKeys = 32;
-inline constexpr std::int64_t kPartKeys = 512;
+// Part of what the bits mean: only bench/exactness builds with another value, to see what it costs.
+#ifndef BATON_PART_KEYS
+#define BATON_PART_KEYS 512
+#endif
+inline constexpr std::int64_t kPartKeys = BATON_PART_KEYS;
 
 // A tile of one layer and kv head: the K plane, then the V plane, `kv_plane_bytes` each.
 //   bf16: K [head_dim / 2][32][2], V [16][head_dim][2];  f32, f16: K [head_dim][32], V

@@ -2,10 +2,13 @@
 // pair, and requests are replayed, only within one version (docs/exactness.md).
 #pragma once
 
+#include "baton/kernels/attention.h"
+
 #include <cstdint>
 
 namespace baton::backend {
 
 inline constexpr std::uint32_t kCpuNumericsVersion = 1;
+static_assert(kernels::kPartKeys == 512, "another length is another numerics version");
 
 }  // namespace baton::backend
