@@ -70,7 +70,7 @@ void BatchScheduler::check_integrity() const {
     std::vector<std::uint32_t> known(pool.total_blocks(), 0);
     for (const auto& [key, sequence] : sequences_) {
       if (sequence->tables.empty()) {
-        continue;  // waiting
+        continue;  // waiting, or its blocks are lent only
       }
       for (const kv::BlockId block : sequence->tables[group].ids()) {
         ++known[block.value];
@@ -78,7 +78,9 @@ void BatchScheduler::check_integrity() const {
     }
     for (const auto& [id, lease] : leases_) {
       for (const kv::BlockRef& ref : lease.refs[group]) {
-        ++known[ref.id().value];
+        if (!ref.empty()) {
+          ++known[ref.id().value];
+        }
       }
     }
     for (std::uint32_t block = 0; block < known.size(); ++block) {

@@ -56,6 +56,9 @@ struct Pair {
   int ship() {
     int shipped = 0;
     for (auto& [key, done] : prefill.prefilled) {
+      if (done.first.empty()) {
+        continue;
+      }
       const auto held = decode.reserved.find(key);
       if (held == decode.reserved.end()) {
         continue;
@@ -141,7 +144,7 @@ TEST(Handoff, PoisonedKvShows) {
   const message::Submit submit = submit_of(9, 40, 25);
   prefill.post(message::PrefillForHandoff{submit});
   prefill.run_until_idle();
-  const message::PrefillDone& done = prefill.prefilled[submit.key];
+  const Prefilled& done = prefill.prefilled[submit.key];
 
   const ManualClock clock;
   EventQueue events(10'000);
@@ -191,7 +194,7 @@ TEST(Handoff, EndingOnTheFirstToken) {
     pair.start(submit);
     pair.prefill.run_until_idle();
     pair.decode.run_until_idle();
-    const message::PrefillDone& done = pair.prefill.prefilled[submit.key];
+    const Prefilled& done = pair.prefill.prefilled[submit.key];
     EXPECT_EQ(done.first[0].finish, how == 2 ? FinishReason::kLength : FinishReason::kStop);
     EXPECT_TRUE(done.blocks.tables.empty());
     EXPECT_EQ(pair.prefill.engine.stats().leases, 0U);
@@ -306,7 +309,7 @@ TEST(Leases, PinBlocksWhileOthersComeAndGo) {
   const message::Submit submit = submit_of(4, 96, 10);
   prefill.post(message::PrefillForHandoff{submit});
   prefill.run_until_idle();
-  const message::PrefillDone& done = prefill.prefilled[submit.key];
+  const Prefilled& done = prefill.prefilled[submit.key];
   std::vector<std::vector<std::byte>> before;
   for (const message::LeasedBlock& block : done.blocks.tables[0]) {
     before.emplace_back(block.bytes.begin(), block.bytes.end());
@@ -376,15 +379,17 @@ TEST(TextRequests, AnswerOnTheirOwnChannel) {
   prefill.run_until_idle();
   EXPECT_TRUE(prefill.tokens.empty());
   const auto answered = response.drain();
-  ASSERT_EQ(answered.size(), 2U);
-  EXPECT_TRUE(std::holds_alternative<message::StepTokens>(answered[0]));
-  EXPECT_TRUE(std::holds_alternative<message::PrefillDone>(answered[1]));
+  ASSERT_EQ(answered.size(), 3U);
+  const auto& lent = std::get<message::PrefillProgress>(answered[0]).blocks;
+  EXPECT_TRUE(lent.claim->claim());
+  EXPECT_TRUE(std::holds_alternative<message::StepTokens>(answered[1]));
+  EXPECT_TRUE(std::holds_alternative<message::PrefillDone>(answered[2]));
   cancel->store(true);
   prefill.run_until_idle();
   const auto after = response.drain();
   ASSERT_EQ(after.size(), 1U);
   EXPECT_EQ(std::get<message::Finished>(after[0]).reason, FinishReason::kAborted);
-  prefill.engine.release(std::get<message::PrefillDone>(answered[1]).blocks.lease);
+  prefill.engine.release(lent.lease);
   prefill.run_until_idle();
 }
 

@@ -51,10 +51,13 @@ BlockGeometry BatchScheduler::probe_block_geometry() const {
   return geometry;
 }
 
-message::LeasedBlocks BatchScheduler::lend(Sequence& sequence, std::int32_t kv_tokens) {
+message::LeasedBlocks BatchScheduler::lend(Sequence& sequence,
+                                           std::shared_ptr<message::LeaseClaim> claim) {
+  const std::int32_t kv_tokens = scheduler_.demand(sequence.key()).prefill_tokens;
   message::LeasedBlocks lent;
   lent.lease = message::LeaseId{next_lease_++};
-  Lease lease{sequence.key(), {}};
+  lent.claim = claim;
+  Lease lease{sequence.key(), {}, std::move(claim)};
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     lease.refs.push_back(
         sequence.tables[group].share_first(scheduler_.blocks_needed(group, kv_tokens)));
@@ -68,25 +71,53 @@ message::LeasedBlocks BatchScheduler::lend(Sequence& sequence, std::int32_t kv_t
   return lent;
 }
 
-Result<message::LeasedBlocks> BatchScheduler::extract_sequence_handoff(const SequenceKey& key) {
-  const auto found = sequences_.find(key);
-  if (found == sequences_.end() || scheduler_.computed_tokens(key) == 0) {
-    return fail(ErrorCode::kNotFound, fmt::format("{} has no KV here", to_string(key)));
+// Ends a lease that nobody has claimed. False: there is one, and its borrower may be reading.
+bool BatchScheduler::take_back(Sequence& sequence) {
+  const auto found = leases_.find(sequence.lease.value);
+  if (found == leases_.end()) {
+    return true;
   }
-  return lend(*found->second, scheduler_.computed_tokens(key));
+  if (found->second.claim == nullptr || !found->second.claim->revoke()) {
+    return false;
+  }
+  leases_.erase(found);
+  sequence.lease = {};
+  return true;
 }
 
+Result<message::LeasedBlocks> BatchScheduler::extract_sequence_handoff(const SequenceKey& key) {
+  const auto found = sequences_.find(key);
+  if (found == sequences_.end() || found->second->tables.empty()) {
+    return fail(ErrorCode::kNotFound, fmt::format("{} has no KV here", to_string(key)));
+  }
+  return lend(*found->second, std::make_shared<message::LeaseClaim>());
+}
+
+void BatchScheduler::announce_progress(Sequence& sequence, message::LeasedBlocks blocks) {
+  message::PrefillProgress progress;
+  progress.key = sequence.key();
+  progress.computed_tokens = scheduler_.computed_tokens(sequence.key());
+  progress.blocks = std::move(blocks);
+  sequence.events->push_unbounded(std::move(progress));
+}
+
+// From here on the lease alone holds the blocks, so that each is free, or only cached, as soon as
+// it is released.
 void BatchScheduler::finish_prefill_for_handoff(Sequence& sequence, const message::Token& first) {
   message::PrefillDone done;
   done.key = sequence.key();
   done.first = {first};
   done.kv_tokens = scheduler_.computed_tokens(sequence.key());
-  if (first.finish == message::FinishReason::kNone) {
-    Result<message::LeasedBlocks> blocks = extract_sequence_handoff(sequence.key());
-    BATON_CHECK(blocks.has_value(), "{} was prefilled a moment ago", to_string(done.key));
-    done.blocks = *std::move(blocks);
-  }
+  drop_tables(sequence);
   after_tokens_.emplace_back(sequence.events, std::move(done));
+}
+
+void BatchScheduler::keep_arrived(const message::KvArrived& arrived) {
+  const auto found = sequences_.find(arrived.key);
+  if (found != sequences_.end() && scheduler_.state(arrived.key) == sched::State::kReserved) {
+    index_tiles(*found->second,
+                std::min(arrived.tokens, scheduler_.demand(arrived.key).prefill_tokens));
+  }
 }
 
 Result<Sequence*> BatchScheduler::ingest_sequence_handoff(const message::Adopt& adopt) {
@@ -153,6 +184,24 @@ void BatchScheduler::release(message::LeaseId lease) {
     default:
       owner->second->lease = {};
       break;
+  }
+}
+
+void BatchScheduler::release_blocks(const message::ReleaseBlocks& some) {
+  const auto found = leases_.find(some.lease.value);
+  if (found == leases_.end()) {
+    return;
+  }
+  for (const message::BlockRange& range : some.blocks) {
+    if (range.group >= found->second.refs.size()) {
+      continue;
+    }
+    std::vector<kv::BlockRef>& refs = found->second.refs[range.group];
+    const std::size_t end =
+        std::min<std::size_t>(refs.size(), std::size_t{range.first} + range.count);
+    for (std::size_t block = range.first; block < end; ++block) {
+      refs[block].reset();
+    }
   }
 }
 

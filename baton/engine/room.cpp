@@ -86,8 +86,10 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
     message::Reserved reserved;
     reserved.key = key;
     reserved.kv_tokens = demand.prefill_tokens;
-    reserved.blocks = lend(sequence, demand.prefill_tokens);
+    reserved.blocks = lend(sequence, nullptr);
     sequence.events->push_unbounded(std::move(reserved));
+  } else if (demand.kind == sched::Kind::kHandoff) {
+    announce_progress(sequence, lend(sequence, std::make_shared<message::LeaseClaim>()));
   }
   return true;
 }
@@ -102,8 +104,9 @@ void BatchScheduler::grow_decoding() {
     while (!try_grow(*sequences_.at(key), scheduler_.computed_tokens(key) + 1)) {
       const auto last = scheduler_.last_running();
       BATON_CHECK(last.has_value(), "{} runs", to_string(key));
-      preempt(*last);
-      if (*last == key) {
+      if (!try_preempt(*last)) {
+        scheduler_.pin(*last);
+      } else if (*last == key) {
         break;
       }
     }
@@ -127,13 +130,17 @@ bool BatchScheduler::try_grow(Sequence& sequence, std::int32_t tokens) {
 }
 
 // What is complete of its KV stays in the index while there is room, so its second prefill is often
-// short.
-void BatchScheduler::preempt(const SequenceKey& key) {
-  const SequenceKey copy = key;
-  log::debug("{} gives its blocks back", to_string(copy));
-  drop_tables(*sequences_.at(copy));
-  scheduler_.preempt(copy);
+// short. False when another node is reading its blocks.
+bool BatchScheduler::try_preempt(const SequenceKey& key) {
+  Sequence& sequence = *sequences_.at(key);
+  if (!take_back(sequence)) {
+    return false;
+  }
+  log::debug("{} gives its blocks back", to_string(key));
+  drop_tables(sequence);
+  scheduler_.preempt(key);
   stats_.preemptions.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 void BatchScheduler::drop_tables(Sequence& sequence) {

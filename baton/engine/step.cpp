@@ -71,7 +71,11 @@ void BatchScheduler::apply(const sched::Batch& batch, backend::StepResult&& resu
   stats_.prompt_tokens_computed.fetch_add(static_cast<std::uint64_t>(batch.prefill_rows),
                                           std::memory_order_relaxed);
   for (const sched::BatchItem& item : batch.items) {
-    index_tiles(*sequences_.at(item.key), item.start + item.tokens);
+    Sequence& sequence = *sequences_.at(item.key);
+    index_tiles(sequence, item.start + item.tokens);
+    if (!item.samples && scheduler_.demand(item.key).kind == sched::Kind::kHandoff) {
+      announce_progress(sequence, {});  // the last chunk's is PrefillDone
+    }
   }
   for (backend::SampledToken& drawn : result.tokens) {
     BATON_CHECK(drawn.sequence < batch.items.size() && batch.items[drawn.sequence].samples,

@@ -67,7 +67,8 @@ void DecodeRole::on(message::Reserved reserved, TimePoint now) {
   entry.ranges = std::move(ranges);
   entry.receipt.emplace(context_.layout, entry.ranges);
   entry.state = State::kReceiving;
-  // The prefill is what takes long; a dead prefill node is found by its Beats.
+  // Tiles may come from now on, the Commit when the prefill has ended: that is what takes long. A
+  // dead prefill node is found by its Beats.
   entry.deadline = now + milliseconds(context_.options.prefill_deadline_ms +
                                       context_.options.handoff_deadline_ms);
   entry.link_deadline = now + milliseconds(context_.options.lease_ms);
@@ -105,10 +106,6 @@ void DecodeRole::on(const BlocksReceived& frame, TimePoint now) {
   if (frame.peer != entry.prefill_node) {
     ++context_.stats.protocol_errors;  // refused by the table; not this handoff's fault
     return;
-  }
-  if (!entry.seen_blocks) {
-    entry.seen_blocks = true;
-    entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
   }
   context_.stats.bytes_received += frame.payload_bytes;
   take_receipt(at, recv_handoff_payload(*entry.receipt, frame), now);
@@ -155,6 +152,7 @@ void DecodeRole::take_commit(Entries::iterator at, const wire::pb::Commit& commi
     return;
   }
   entry.first = *std::move(first);
+  entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
   take_receipt(at, recv_handoff_payload(*entry.receipt, commit), now);
 }
 

@@ -69,7 +69,6 @@ class DecodeRole {
     std::vector<wire::pb::TileRange> ranges;
     std::optional<PayloadReceipt> receipt;
     std::vector<message::Token> first;  // the Commit's
-    bool seen_blocks = false;
   };
   using Entries = std::map<SequenceKey, Entry>;
 

@@ -28,7 +28,7 @@ struct RecordedOutbox final : Outbox {
     commands.push_back(std::move(command));
     return true;
   }
-  void send_payload(PayloadJob) override {}
+  void send_frame(FrameJob) override {}
   void send_commit(const NodeId&, const SequenceKey&, wire::pb::Commit) override {}
 
   template <class T>

@@ -195,13 +195,20 @@ std::vector<SequenceKey> Scheduler::decoding() const {
 }
 
 std::optional<SequenceKey> Scheduler::last_running() const {
-  if (prefilling_.empty() && decoding_.empty()) {
-    return std::nullopt;
+  const auto last = std::find_if(prefilling_.rbegin(), prefilling_.rend(), [this](const auto& each) {
+    return !entries_.at(each.second).pinned;
+  });
+  if (last == prefilling_.rend()) {
+    return decoding_.empty() ? std::nullopt : std::optional(decoding_.rbegin()->second);
   }
-  const bool prefilling_is_last =
-      decoding_.empty() ||
-      (!prefilling_.empty() && prefilling_.rbegin()->first > decoding_.rbegin()->first);
-  return (prefilling_is_last ? prefilling_ : decoding_).rbegin()->second;
+  const bool prefilling_is_last = decoding_.empty() || last->first > decoding_.rbegin()->first;
+  return prefilling_is_last ? last->second : decoding_.rbegin()->second;
+}
+
+void Scheduler::pin(const SequenceKey& key) {
+  Entry& entry = entries_.at(key);
+  BATON_CHECK(entry.state == State::kPrefilling, "{} is not prefilling", to_string(key));
+  entry.pinned = true;
 }
 
 void Scheduler::preempt(const SequenceKey& key) {

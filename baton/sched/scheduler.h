@@ -111,8 +111,11 @@ class Scheduler {
 
   // The decoding ones, first in order first.
   [[nodiscard]] std::vector<SequenceKey> decoding() const;
-  // The last in order of those that run: who gives blocks back when there are none.
+  // The last in order of those that run and are not pinned: who gives blocks back when there are
+  // none.
   [[nodiscard]] std::optional<SequenceKey> last_running() const;
+  // A prefilling one whose blocks another node reads: it cannot give them back any more.
+  void pin(const SequenceKey& key);
   // prefilling or decoding -> waiting, in its old place; it never expires. The caller has given its
   // blocks back.
   void preempt(const SequenceKey& key);
@@ -160,6 +163,7 @@ class Scheduler {
     Place place;
     TimePoint arrived;
     bool preempted = false;
+    bool pinned = false;
   };
 
   [[nodiscard]] static std::int32_t held_tokens(const Entry& entry);

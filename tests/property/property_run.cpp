@@ -91,6 +91,7 @@ class Node {
   }
 
   std::map<SequenceKey, Stream> streams;
+  std::map<SequenceKey, message::LeasedBlocks> lent;  // of prefills that are under way or done
   std::map<SequenceKey, message::PrefillDone> prefilled;
   std::map<SequenceKey, message::Reserved> reserved;
 
@@ -99,6 +100,12 @@ class Node {
     if (auto* step = std::get_if<message::StepTokens>(&event)) {
       for (message::Token& token : step->tokens) {
         streams[token.key].tokens.push_back(std::move(token));
+      }
+    } else if (auto* progress = std::get_if<message::PrefillProgress>(&event)) {
+      // Every other one's grant is there already: its blocks cannot be taken back any more.
+      if (!progress->blocks.tables.empty() &&
+          (progress->key.request.low % 2 == 0 || progress->blocks.claim->claim())) {
+        lent[progress->key] = std::move(progress->blocks);
       }
     } else if (auto* done = std::get_if<message::PrefillDone>(&event)) {
       prefilled.emplace(done->key, std::move(*done));
@@ -284,11 +291,11 @@ class Run {
   }
   bool release(std::size_t i, bool has_done, bool has_held) {
     const SequenceKey& key = requests_[i].submit.key;
-    if (has_done) {
-      nodes_[0]->post(message::Release{nodes_[0]->prefilled[key].blocks.lease});
-      if (has_held) {
-        nodes_[0]->prefilled.erase(key);
-      }
+    if (const auto lent = nodes_[0]->lent.extract(key)) {
+      nodes_[0]->post(message::Release{lent.mapped().lease});
+    }
+    if (has_done && has_held) {
+      nodes_[0]->prefilled.erase(key);
     }
     if (has_held) {
       nodes_[1]->post(message::Release{nodes_[1]->reserved[key].blocks.lease});
@@ -298,13 +305,15 @@ class Run {
   }
   void adopt(const SequenceKey& key) {
     const message::PrefillDone done = nodes_[0]->prefilled.extract(key).mapped();
+    const message::LeasedBlocks lent = nodes_[0]->lent.extract(key).mapped();
+    BATON_CHECK(lent.claim->claim(), "the blocks of a finished prefill were taken back");
     const message::Reserved held = nodes_[1]->reserved.extract(key).mapped();
     BATON_CHECK(done.kv_tokens == held.kv_tokens, "{} and {} tokens", done.kv_tokens,
                 held.kv_tokens);
-    copy_tiles(nodes_[0]->engine().probe_block_geometry().layout, done.blocks,
+    copy_tiles(nodes_[0]->engine().probe_block_geometry().layout, lent,
                nodes_[1]->engine().probe_block_geometry().layout, held.blocks, done.kv_tokens);
     nodes_[1]->post(message::Adopt{key, done.first, 1});
-    nodes_[0]->post(message::Release{done.blocks.lease});
+    nodes_[0]->post(message::Release{lent.lease});
     ++tally_.handoffs;
   }
 
