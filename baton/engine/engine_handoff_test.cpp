@@ -20,13 +20,14 @@ FakeBackendOptions pool(std::uint32_t blocks = 64, std::int32_t block_tokens = 3
   return options;
 }
 
-// Tile by tile, so that the block sizes may differ.
+// Tile by tile, so that the block sizes may differ. What the target has cached is not sent.
 void copy_tiles(const BlockGeometry& from, const message::LeasedBlocks& source,
-                const BlockGeometry& to, const message::LeasedBlocks& target,
-                std::int32_t kv_tokens) {
+                const BlockGeometry& to, const message::Reserved& reserved) {
+  const message::LeasedBlocks& target = reserved.blocks;
   for (std::size_t group = 0; group < source.tables.size(); ++group) {
     const kv::KvGroup& shape = from.layout.groups[group];
-    for (std::int32_t tile = 0; tile < kv::KvLayout::tiles_for(kv_tokens); ++tile) {
+    for (std::int32_t tile = reserved.cached_tokens / kv::kTileTokens;
+         tile < kv::KvLayout::tiles_for(reserved.kv_tokens); ++tile) {
       const auto place = [&](const BlockGeometry& side, const message::LeasedBlocks& blocks,
                              std::int32_t layer, std::int32_t head) {
         const std::int32_t per_block = side.layout.tiles_per_block();
@@ -67,7 +68,7 @@ struct Pair {
       if (done.first[0].finish == FinishReason::kNone) {
         EXPECT_EQ(done.kv_tokens, reserved.kv_tokens);
         copy_tiles(prefill.engine.probe_block_geometry(), done.blocks,
-                   decode.engine.probe_block_geometry(), reserved.blocks, done.kv_tokens);
+                   decode.engine.probe_block_geometry(), reserved);
         decode.post(message::Adopt{key, done.first, 12345});
         prefill.post(message::Release{done.blocks.lease});
       } else {
@@ -155,7 +156,7 @@ TEST(Handoff, PoisonedKvShows) {
   auto event = events.drain();
   const auto& reserved = std::get<message::Reserved>(event.at(0));
   copy_tiles(prefill.engine.probe_block_geometry(), done.blocks, decode.probe_block_geometry(),
-             reserved.blocks, done.kv_tokens);
+             reserved);
   const kv::KvGroup shape = decode.probe_block_geometry().layout.groups[0];
   std::memset(reserved.blocks.tables[0][0].bytes.data() + shape.plane_tile_bytes(), 0,
               shape.plane_tile_bytes());

@@ -32,10 +32,10 @@ void BatchScheduler::extend_digests(Sequence& sequence, std::size_t tiles) {
   }
 }
 
-// Whole tiles before the last token: that one is always computed, for its logits. A reservation
-// takes fresh blocks for all, as its grant asks for all tiles (issue 5 will ask for fewer).
+// Whole tiles before the last token: that one is always computed, for its logits (or comes by
+// handoff with its tile).
 kv::PrefixHit BatchScheduler::find_prefix(Sequence& sequence) {
-  if (!config_.prefix_cache || scheduler_.demand(sequence.key()).kind == sched::Kind::kReserve) {
+  if (!config_.prefix_cache) {
     return {};
   }
   const std::size_t tiles =

@@ -74,21 +74,24 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
   }
   const std::int32_t cached_tokens = hit.tiles * kv::kTileTokens;
   sequence.indexed_tiles = hit.tiles;
+  index_.touch(sequence.tables[0].ids().first(shared));
+  scheduler_.admit(key, cached_tokens, shared);
+  if (demand.kind == sched::Kind::kReserve) {
+    message::Reserved reserved;
+    reserved.key = key;
+    reserved.kv_tokens = demand.prefill_tokens;
+    reserved.cached_tokens = cached_tokens;
+    reserved.blocks = lend(sequence, nullptr);
+    sequence.events->push_unbounded(std::move(reserved));
+    return true;
+  }
   if (sequence.cached_tokens < 0) {
     sequence.cached_tokens =
         std::min(cached_tokens, static_cast<std::int32_t>(sequence.request.prompt.size()) - 1);
   }
   stats_.prompt_tokens_cached.fetch_add(static_cast<std::uint64_t>(cached_tokens),
                                         std::memory_order_relaxed);
-  index_.touch(sequence.tables[0].ids().first(shared));
-  scheduler_.admit(key, cached_tokens);
-  if (demand.kind == sched::Kind::kReserve) {
-    message::Reserved reserved;
-    reserved.key = key;
-    reserved.kv_tokens = demand.prefill_tokens;
-    reserved.blocks = lend(sequence, nullptr);
-    sequence.events->push_unbounded(std::move(reserved));
-  } else if (demand.kind == sched::Kind::kHandoff) {
+  if (demand.kind == sched::Kind::kHandoff) {
     announce_progress(sequence, lend(sequence, std::make_shared<message::LeaseClaim>()));
   }
   return true;

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace baton::handoff {
@@ -54,9 +55,10 @@ void DecodeRole::on(message::Reserved reserved, TimePoint now) {
     return;
   }
   Entry& entry = at->second;
-  std::vector<wire::pb::TileRange> ranges = tiles_needed(context_.layout, entry.expected.kv_tokens);
+  std::vector<wire::pb::TileRange> ranges =
+      tiles_lacking(context_.layout, entry.expected.kv_tokens, reserved.cached_tokens);
   if (entry.state != State::kReserving || reserved.kv_tokens != entry.expected.kv_tokens ||
-      !tables_cover(context_.layout, reserved.blocks.tables, ranges)) {
+      ranges.empty() || !tables_cover(context_.layout, reserved.blocks.tables, ranges)) {
     BATON_BUG("the reservation of {} does not fit its request", to_string(reserved.key));
     context_.outbox.engine(message::Release{reserved.blocks.lease});
     fail_handoff(at, Error{ErrorCode::kInternal, "the decode node's reservation does not fit"},
@@ -64,6 +66,7 @@ void DecodeRole::on(message::Reserved reserved, TimePoint now) {
     return;
   }
   entry.lease = reserved.blocks.lease;
+  entry.cached_tokens = reserved.cached_tokens;
   entry.ranges = std::move(ranges);
   entry.receipt.emplace(context_.layout, entry.ranges);
   entry.state = State::kReceiving;
@@ -108,6 +111,11 @@ void DecodeRole::on(const BlocksReceived& frame, TimePoint now) {
     return;
   }
   context_.stats.bytes_received += frame.payload_bytes;
+  if (!frame.status) {
+    ++context_.stats.protocol_errors;
+    fail_handoff(at, frame.status.error(), now);
+    return;
+  }
   take_receipt(at, recv_handoff_payload(*entry.receipt, frame), now);
 }
 
@@ -159,12 +167,43 @@ void DecodeRole::take_commit(Entries::iterator at, const wire::pb::Commit& commi
 void DecodeRole::take_receipt(Entries::iterator at, const Result<bool>& complete, TimePoint now) {
   if (!complete) {
     ++context_.stats.protocol_errors;
+    at->second.receipt.reset();  // who breaks the protocol may have sent anything: nothing is kept
     fail_handoff(at, complete.error(), now);
   } else if (*complete) {
     at->second.state = State::kLanding;
     if (table_.close(at->first)) {
       adopt(at);
     }
+  } else {
+    ack_arrived(at);
+  }
+}
+
+void DecodeRole::ack_arrived(Entries::iterator at) {
+  Entry& entry = at->second;
+  if (entry.receipt->received_bytes() - entry.acked_bytes < context_.options.ack_bytes) {
+    return;
+  }
+  entry.acked_bytes = entry.receipt->received_bytes();
+  wire::pb::Ack ack;
+  for (const wire::pb::TileRange& range : entry.receipt->take_arrived()) {
+    *ack.add_ranges() = range;
+  }
+  if (ack.ranges_size() > 0) {
+    context_.outbox.control(entry.prefill_node, at->first, std::move(ack));
+    keep_arrived(at);
+  }
+}
+
+// The engine may share what is here from the first tile on, whatever becomes of this handoff.
+void DecodeRole::keep_arrived(Entries::iterator at) {
+  const Entry& entry = at->second;
+  const auto cached = static_cast<std::uint32_t>(entry.cached_tokens / kv::kTileTokens);
+  const std::uint32_t tiles = entry.receipt->prefix_tiles(cached);
+  if (tiles > cached) {
+    context_.outbox.engine(message::KvArrived{
+        at->first, std::min(static_cast<std::int32_t>(tiles) * kv::kTileTokens,
+                            entry.expected.kv_tokens)});
   }
 }
 
@@ -310,6 +349,9 @@ void DecodeRole::end(Entries::iterator at, Outcome outcome, TimePoint now) {
         message::Abort{at->first, Error{ErrorCode::kCancelled, "the handoff has ended"}});
     entries_.erase(at);
     return;
+  }
+  if (entry.state == State::kReceiving && entry.receipt) {
+    keep_arrived(at);
   }
   const bool landed = entry.state == State::kReceiving && table_.close(at->first);
   entry.state = State::kClosing;

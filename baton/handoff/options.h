@@ -34,6 +34,10 @@ struct CoordinatorOptions {
   // How often deadlines are looked at.
   std::int64_t tick_ms = 50;
 
+  // A decode node acks what has arrived whenever it is so much: often enough that the prefill node
+  // gives blocks back while it sends, too seldom to cost anything.
+  std::uint64_t ack_bytes = 4U << 20U;
+
   // Sequences that a node holds for owners, and attempts that an owner has under way: half of what
   // a Beat can list (wire::kMaxHeld), since a node may do both with one peer.
   std::size_t max_sequences = 2'048;

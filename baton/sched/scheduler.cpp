@@ -136,17 +136,19 @@ bool Scheduler::reservations_allow(const Demand& demand) const {
   return true;
 }
 
-void Scheduler::add_reserved_blocks(const Demand& demand) {
+void Scheduler::add_reserved_blocks(const Entry& entry) {
   ++reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] += blocks_needed(group, admission_tokens(demand));
+    reserved_blocks_[group] +=
+        blocks_needed(group, admission_tokens(entry.demand)) - entry.shared_blocks;
   }
 }
 
-void Scheduler::drop_reserved_blocks(const Demand& demand) {
+void Scheduler::drop_reserved_blocks(const Entry& entry) {
   --reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] -= blocks_needed(group, admission_tokens(demand));
+    reserved_blocks_[group] -=
+        blocks_needed(group, admission_tokens(entry.demand)) - entry.shared_blocks;
   }
 }
 
@@ -169,7 +171,8 @@ std::optional<SequenceKey> Scheduler::next_waiting() const {
   return std::nullopt;
 }
 
-void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens) {
+void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens,
+                      std::uint32_t shared_blocks) {
   Entry& entry = entries_.at(key);
   BATON_CHECK(entry.state == State::kWaiting && cached_tokens < entry.demand.prefill_tokens,
               "{} admitted with {} of {} tokens", to_string(key), cached_tokens,
@@ -177,7 +180,8 @@ void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens) {
   waiting_.erase(entry.place);
   if (entry.demand.kind == Kind::kReserve) {
     entry.state = State::kReserved;
-    add_reserved_blocks(entry.demand);
+    entry.shared_blocks = shared_blocks;
+    add_reserved_blocks(entry);
   } else {
     entry.state = State::kPrefilling;
     entry.computed_tokens = cached_tokens;
@@ -320,7 +324,7 @@ void Scheduler::step_done(const Batch& batch, Duration elapsed) {
 void Scheduler::adopt(const SequenceKey& key) {
   Entry& entry = entries_.at(key);
   BATON_CHECK(entry.state == State::kReserved, "{} is not reserved", to_string(key));
-  drop_reserved_blocks(entry.demand);
+  drop_reserved_blocks(entry);
   entry.computed_tokens = entry.demand.prefill_tokens;
   entry.state = State::kDecoding;
   decoding_.emplace(entry.place, key);
@@ -341,7 +345,7 @@ void Scheduler::finish(const SequenceKey& key) {
       --handing_off_;
       break;
     case State::kReserved:
-      drop_reserved_blocks(entry.demand);
+      drop_reserved_blocks(entry);
       break;
     case State::kDecoding:
       decoding_.erase(entry.place);

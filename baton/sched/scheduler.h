@@ -106,8 +106,8 @@ class Scheduler {
   [[nodiscard]] bool can_admit(const SequenceKey& key, std::span<const std::uint32_t> free_blocks,
                                std::uint32_t shared_blocks) const;
   // waiting -> prefilling (from row cached_tokens < prefill_tokens) or reserved. The caller has
-  // taken blocks for admission_tokens of each group.
-  void admit(const SequenceKey& key, std::int32_t cached_tokens);
+  // taken blocks for admission_tokens of each group, or shares them.
+  void admit(const SequenceKey& key, std::int32_t cached_tokens, std::uint32_t shared_blocks = 0);
 
   // The decoding ones, first in order first.
   [[nodiscard]] std::vector<SequenceKey> decoding() const;
@@ -160,6 +160,7 @@ class Scheduler {
     Demand demand;
     State state = State::kWaiting;
     std::int32_t computed_tokens = 0;  // rows in the KV cache
+    std::uint32_t shared_blocks = 0;   // of a reservation, in each group: not taken for it
     Place place;
     TimePoint arrived;
     bool preempted = false;
@@ -169,8 +170,8 @@ class Scheduler {
   [[nodiscard]] static std::int32_t held_tokens(const Entry& entry);
   [[nodiscard]] std::uint32_t headroom(std::size_t group) const;
   [[nodiscard]] bool reservations_allow(const Demand& demand) const;
-  void add_reserved_blocks(const Demand& demand);
-  void drop_reserved_blocks(const Demand& demand);
+  void add_reserved_blocks(const Entry& entry);
+  void drop_reserved_blocks(const Entry& entry);
   void plan_prefill(Batch& batch) const;
 
   SchedulerConfig config_;

@@ -123,10 +123,11 @@ class Node {
   std::unique_ptr<engine::BatchScheduler> engine_;
 };
 
-// Tile by tile, as over a network: the two nodes' block sizes may differ.
+// Tile by tile, as over a network: the two nodes' block sizes may differ. What the target has
+// cached is not sent.
 void copy_tiles(const kv::KvLayout& from, const message::LeasedBlocks& source,
                 const kv::KvLayout& to, const message::LeasedBlocks& target,
-                std::int32_t kv_tokens) {
+                std::int32_t cached_tokens, std::int32_t kv_tokens) {
   for (std::size_t group = 0; group < source.tables.size(); ++group) {
     const kv::KvGroup& shape = from.groups[group];
     const auto place = [&](const kv::KvLayout& layout, const message::LeasedBlocks& blocks,
@@ -135,7 +136,8 @@ void copy_tiles(const kv::KvLayout& from, const message::LeasedBlocks& source,
       return blocks.tables[group][block].bytes.data() +
              layout.tile_offset(group, layer, head, tile % layout.tiles_per_block());
     };
-    for (std::int32_t tile = 0; tile < kv::KvLayout::tiles_for(kv_tokens); ++tile) {
+    for (std::int32_t tile = cached_tokens / kv::kTileTokens;
+         tile < kv::KvLayout::tiles_for(kv_tokens); ++tile) {
       for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size());
            ++layer) {
         for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
@@ -311,7 +313,8 @@ class Run {
     BATON_CHECK(done.kv_tokens == held.kv_tokens, "{} and {} tokens", done.kv_tokens,
                 held.kv_tokens);
     copy_tiles(nodes_[0]->engine().probe_block_geometry().layout, lent,
-               nodes_[1]->engine().probe_block_geometry().layout, held.blocks, done.kv_tokens);
+               nodes_[1]->engine().probe_block_geometry().layout, held.blocks, held.cached_tokens,
+               done.kv_tokens);
     nodes_[1]->post(message::Adopt{key, done.first, 1});
     nodes_[0]->post(message::Release{lent.lease});
     ++tally_.handoffs;
