@@ -76,25 +76,26 @@ void DecodeRole::on(message::Reserved reserved, TimePoint now) {
                                       context_.options.handoff_deadline_ms);
   entry.link_deadline = now + milliseconds(context_.options.lease_ms);
   table_.open(reserved.key, {entry.prefill_node, std::move(reserved.blocks.tables), entry.ranges});
-  send_grant(at);
+  send_grant(at, now);
 }
 
-void DecodeRole::send_grant(Entries::iterator at) {
+void DecodeRole::send_grant(Entries::iterator at, TimePoint now) {
   Entry& entry = at->second;
   if (context_.leases.find(entry.prefill_node) == nullptr) {
     return;  // PeerUp sends it, or tick() ends the wait
   }
+  entry.granted_at = now;
   wire::pb::Grant grant;
   grant.mutable_ranges()->Assign(entry.ranges.begin(), entry.ranges.end());
   entry.granted =
       context_.outbox.control(entry.prefill_node, at->first, std::move(grant)).has_value();
 }
 
-void DecodeRole::on(const PeerUp& up, TimePoint /*now*/) {
+void DecodeRole::on(const PeerUp& up, TimePoint now) {
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     if (at->second.prefill_node == up.info.id && at->second.state == State::kReceiving &&
         !at->second.granted) {
-      send_grant(at);
+      send_grant(at, now);
     }
   }
 }
@@ -172,7 +173,7 @@ void DecodeRole::take_receipt(Entries::iterator at, const Result<bool>& complete
   } else if (*complete) {
     at->second.state = State::kLanding;
     if (table_.close(at->first)) {
-      adopt(at);
+      adopt(at, now);
     }
   } else {
     ack_arrived(at);
@@ -207,8 +208,9 @@ void DecodeRole::keep_arrived(Entries::iterator at) {
   }
 }
 
-void DecodeRole::adopt(Entries::iterator at) {
+void DecodeRole::adopt(Entries::iterator at, TimePoint now) {
   Entry& entry = at->second;
+  context_.stats.whole.observe(now - entry.granted_at);
   wire::pb::Ack ack;
   ack.set_all(true);
   context_.outbox.control(entry.prefill_node, at->first, std::move(ack));
@@ -220,12 +222,12 @@ void DecodeRole::adopt(Entries::iterator at) {
   entries_.erase(at);
 }
 
-void DecodeRole::on(const ReservationIdle& idle, TimePoint /*now*/) {
+void DecodeRole::on(const ReservationIdle& idle, TimePoint now) {
   const auto at = entries_.find(idle.key);
   if (at == entries_.end()) {
     BATON_BUG("no handoff {} waits for its bytes to land", to_string(idle.key));
   } else if (at->second.state == State::kLanding) {
-    adopt(at);
+    adopt(at, now);
   } else {
     context_.outbox.engine(message::Release{at->second.lease});
     entries_.erase(at);

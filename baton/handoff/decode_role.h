@@ -67,6 +67,7 @@ class DecodeRole {
     TimePoint deadline{};
     TimePoint link_deadline{};  // for a Grant that waits for a connection to prefill_node
     bool granted = false;
+    TimePoint granted_at{};
     PayloadExpectation expected;
     message::LeaseId lease;
     std::int32_t cached_tokens = 0;  // were here before: whole tiles
@@ -89,12 +90,12 @@ class DecodeRole {
   void on(const message::Refused& refused, TimePoint now);
   void on(const message::Finished& finished, TimePoint now);
 
-  void send_grant(Entries::iterator at);
+  void send_grant(Entries::iterator at, TimePoint now);
   void take_commit(Entries::iterator at, const wire::pb::Commit& commit, TimePoint now);
   void take_receipt(Entries::iterator at, const Result<bool>& complete, TimePoint now);
   void ack_arrived(Entries::iterator at);
   void keep_arrived(Entries::iterator at);
-  void adopt(Entries::iterator at);
+  void adopt(Entries::iterator at, TimePoint now);
   // Tells both others that it failed (later), then ends it.
   void fail_handoff(Entries::iterator at, const Error& reason, TimePoint now);
   void tell_prefill_node(Entries::iterator at, const Error& reason);

@@ -61,6 +61,7 @@ void PrefillRole::on(GrantInput grant, TimePoint now) {
   }
   entry.granted.assign(grant.grant.ranges().begin(), grant.grant.ranges().end());
   entry.has_grant = true;
+  entry.granted_at = now;
   context_.leases.watch(entry.decode_node, WatchKind::kCounterpart, grant.key, true, 0, now);
   Status sound = check_ranges(context_.layout, entry.kv_tokens, entry.granted);
   if (sound && entry.granted.empty()) {
@@ -116,6 +117,7 @@ void PrefillRole::on(message::PrefillDone done, TimePoint now) {
   }
   entry.first = std::move(done.first);
   entry.computed_tokens = done.kv_tokens;
+  entry.prefilled_at = now;
   // Index 0 leaves the moment it exists.
   context_.outbox.tokens(entry.reply_to, 0, entry.first);
   if (entry.first.front().finish != message::FinishReason::kNone) {

@@ -79,6 +79,8 @@ class PrefillRole {
     State state = State::kPrefilling;
     TimePoint deadline{};
     TimePoint link_deadline{};  // by then there is a connection to decode_node
+    TimePoint granted_at{};
+    TimePoint prefilled_at{};
     bool linked = false;
     std::string tokens_digest;
     std::int32_t kv_tokens = 0;        // prompt + emitted
@@ -115,6 +117,7 @@ class PrefillRole {
   void return_done_blocks(Entry& entry);
   void take_ranges(Entry& entry, const wire::pb::Ack& ack);
   void lost_counterpart(Entries::iterator at, const Error& reason, TimePoint now);
+  void end_acked(Entries::iterator at, TimePoint now);
   // Tells both others that it failed (later), then ends it.
   void fail_handoff(Entries::iterator at, const Error& reason, TimePoint now);
   void tell_decode_node(Entries::iterator at, const Error& reason);

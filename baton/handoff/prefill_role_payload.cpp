@@ -107,7 +107,7 @@ void PrefillRole::on(const CommitSent& sent, TimePoint now) {
   entry.state = State::kAwaitAck;
   entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
   if (entry.acked) {
-    end(at, Outcome::kOk, now);
+    end_acked(at, now);
   }
 }
 
@@ -123,12 +123,18 @@ void PrefillRole::on(const AckInput& ack, TimePoint now) {
   } else if (!ack.ack.all()) {
     take_ranges(entry, ack.ack);
   } else if (entry.state == State::kAwaitAck) {
-    end(at, Outcome::kOk, now);
+    end_acked(at, now);
   } else if (entry.state == State::kSending && entry.commit_under_way) {
     entry.acked = true;
   } else {
     ++context_.stats.protocol_errors;
   }
+}
+
+void PrefillRole::end_acked(Entries::iterator at, TimePoint now) {
+  context_.stats.whole.observe(now - at->second.granted_at);
+  context_.stats.exposed.observe(now - at->second.prefilled_at);
+  end(at, Outcome::kOk, now);
 }
 
 // What the decode node has need not be kept for it any more.
