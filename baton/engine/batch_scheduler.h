@@ -113,8 +113,8 @@ class BatchScheduler {
   void keep_arrived(const message::KvArrived& arrived);
 
   // The pieces under them.
-  // Pins the blocks of a sequence for prompt + emitted and lends them (a prefill for handoff does
-  // it by itself when it is admitted). Errors: kNotFound (unknown, or without blocks).
+  // Pins the blocks of a prefill for handoff and lends them, which the engine does by itself when it
+  // is admitted. Errors: kNotFound (no such prefill, or it waits), kInvalidArgument (lent already).
   Result<message::LeasedBlocks> extract_sequence_handoff(const SequenceKey& key);
   // Verified KV in fresh blocks -> sequence with adopt's tokens in emitted; the lease ends, and on
   // an error the sequence too. Errors as ingest_handoff_as_active.

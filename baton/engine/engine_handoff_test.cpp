@@ -197,7 +197,7 @@ TEST(Handoff, EndingOnTheFirstToken) {
     pair.decode.run_until_idle();
     const Prefilled& done = pair.prefill.prefilled[submit.key];
     EXPECT_EQ(done.first[0].finish, how == 2 ? FinishReason::kLength : FinishReason::kStop);
-    EXPECT_TRUE(done.blocks.tables.empty());
+    EXPECT_TRUE(done.blocks.tables.empty());  // nobody had claimed them
     EXPECT_EQ(pair.prefill.engine.stats().leases, 0U);
     pair.run(1);
     EXPECT_EQ(pair.decode.engine.stats().step_count, 0U);

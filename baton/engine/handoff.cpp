@@ -87,8 +87,13 @@ bool BatchScheduler::take_back(Sequence& sequence) {
 
 Result<message::LeasedBlocks> BatchScheduler::extract_sequence_handoff(const SequenceKey& key) {
   const auto found = sequences_.find(key);
-  if (found == sequences_.end() || found->second->tables.empty()) {
-    return fail(ErrorCode::kNotFound, fmt::format("{} has no KV here", to_string(key)));
+  if (found == sequences_.end() || found->second->tables.empty() ||
+      scheduler_.demand(key).kind != sched::Kind::kHandoff) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} has no blocks here to hand off", to_string(key)));
+  }
+  if (leases_.contains(found->second->lease.value)) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{} is lent already", to_string(key)));
   }
   return lend(*found->second, std::make_shared<message::LeaseClaim>());
 }

@@ -92,7 +92,9 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
   stats_.prompt_tokens_cached.fetch_add(static_cast<std::uint64_t>(cached_tokens),
                                         std::memory_order_relaxed);
   if (demand.kind == sched::Kind::kHandoff) {
-    announce_progress(sequence, lend(sequence, std::make_shared<message::LeaseClaim>()));
+    Result<message::LeasedBlocks> blocks = extract_sequence_handoff(key);
+    BATON_CHECK(blocks.has_value(), "{} was admitted a moment ago", to_string(key));
+    announce_progress(sequence, *std::move(blocks));
   }
   return true;
 }
