@@ -89,7 +89,7 @@ void PrefillRole::on(message::PrefillProgress progress, TimePoint now) {
   }
   Entry& entry = at->second;
   if (!progress.blocks.tables.empty()) {
-    if (entry.shipment) {
+    if (entry.shipment && progress.blocks.lease != entry.blocks.lease) {
       BATON_BUG("the claimed blocks of {} were lent again", to_string(progress.key));
       context_.outbox.engine(message::Release{progress.blocks.lease});
       return;

@@ -112,8 +112,9 @@ class PrefillRole {
   // Sends what may leave: frames, and behind the last one the Commit.
   void try_send(Entries::iterator at, TimePoint now);
   // Claims the blocks of a granted sequence. False: not yet.
-  bool try_claim(Entries::iterator at, TimePoint now);
-  void send_frame(Entries::iterator at, const PayloadShipment::Frame& frame);
+  bool try_claim(Entry& entry);
+  // False: its blocks are not in the lease.
+  bool send_frame(Entries::iterator at, const PayloadShipment::Frame& frame);
   void return_done_blocks(Entry& entry);
   void take_ranges(Entry& entry, const wire::pb::Ack& ack);
   void lost_counterpart(Entries::iterator at, const Error& reason, TimePoint now);

@@ -10,8 +10,7 @@
 
 namespace baton::handoff {
 
-bool PrefillRole::try_claim(Entries::iterator at, TimePoint now) {
-  Entry& entry = at->second;
+bool PrefillRole::try_claim(Entry& entry) {
   if (entry.shipment) {
     return true;
   }
@@ -22,28 +21,24 @@ bool PrefillRole::try_claim(Entries::iterator at, TimePoint now) {
     entry.leased = false;  // the engine needed the room: it lends others when it goes on
     return false;
   }
-  if (!tables_cover(context_.layout, entry.blocks.tables, entry.granted)) {
-    BATON_BUG("the lease of {} lacks blocks", to_string(at->first));
-    fail_handoff(at, Error{ErrorCode::kInternal, "the prefill node lacks KV blocks"}, now);
-    return false;
-  }
-  std::vector<std::uint32_t> table_blocks;
-  for (const auto& table : entry.blocks.tables) {
-    table_blocks.push_back(static_cast<std::uint32_t>(table.size()));
-  }
-  entry.shipment.emplace(context_.layout, entry.granted, entry.kv_tokens, table_blocks);
+  entry.shipment.emplace(context_.layout, entry.granted, entry.kv_tokens);
   return true;
 }
 
 void PrefillRole::try_send(Entries::iterator at, TimePoint now) {
   Entry& entry = at->second;
-  if (entry.state == State::kEnding || entry.state == State::kAwaitAck || !try_claim(at, now)) {
+  if (entry.state == State::kEnding || entry.state == State::kAwaitAck || !try_claim(entry)) {
     return;
   }
   PayloadShipment& shipment = *entry.shipment;
   shipment.set_computed(entry.computed_tokens);
   while (const auto frame = shipment.take_next()) {
-    send_frame(at, *frame);
+    if (!send_frame(at, *frame)) {
+      shipment.on_sent(frame->number, nullptr);
+      BATON_BUG("the lease of {} lacks blocks", to_string(at->first));
+      fail_handoff(at, Error{ErrorCode::kInternal, "the prefill node lacks KV blocks"}, now);
+      return;
+    }
   }
   return_done_blocks(entry);
   if (entry.state == State::kSending && shipment.all_sent() && !entry.commit_under_way) {
@@ -54,12 +49,20 @@ void PrefillRole::try_send(Entries::iterator at, TimePoint now) {
   }
 }
 
-void PrefillRole::send_frame(Entries::iterator at, const PayloadShipment::Frame& frame) {
+bool PrefillRole::send_frame(Entries::iterator at, const PayloadShipment::Frame& frame) {
   const Entry& entry = at->second;
+  std::vector<wire::pb::TileRange> range(1);
+  range[0].set_group(frame.blocks.group);
+  range[0].set_first_tile(frame.blocks.first_tile);
+  range[0].set_tiles(frame.blocks.tiles);
+  if (!tables_cover(context_.layout, entry.blocks.tables, range)) {
+    return false;
+  }
   FrameJob job{entry.decode_node, at->first, frame.blocks, frame.number, {}};
   job.tiles = const_spans(
       collect_spans(context_.layout, entry.blocks.tables[frame.blocks.group], frame.blocks));
   context_.outbox.send_frame(std::move(job));
+  return true;
 }
 
 void PrefillRole::return_done_blocks(Entry& entry) {

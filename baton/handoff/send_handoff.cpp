@@ -41,8 +41,7 @@ std::vector<std::byte> poisoned_copy(const kv::KvLayout& layout, const wire::Blo
 
 PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
                                  std::span<const wire::pb::TileRange> granted,
-                                 std::int32_t kv_tokens,
-                                 std::span<const std::uint32_t> table_blocks)
+                                 std::int32_t kv_tokens)
     : tiles_per_block_(static_cast<std::uint32_t>(layout.tiles_per_block())) {
   for (const wire::BlocksHeader& blocks :
        plan_frames(layout, granted, kMinFrameBytes, kMaxFrameBytes)) {
@@ -53,10 +52,9 @@ PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
   std::stable_sort(frames_.begin(), frames_.end(), [](const Planned& a, const Planned& b) {
     return a.needed_tokens < b.needed_tokens;
   });
-  for (const std::uint32_t blocks : table_blocks) {
-    uses_.emplace_back(blocks, 0);
-    acked_.emplace_back(std::size_t{blocks} * tiles_per_block_, false);
-  }
+  const auto blocks = static_cast<std::size_t>(layout.blocks_for(kv_tokens));
+  uses_.assign(layout.groups.size(), std::vector<std::uint32_t>(blocks, 0));
+  acked_.assign(layout.groups.size(), std::vector<bool>(blocks * tiles_per_block_, false));
   for (const Planned& frame : frames_) {
     const auto [first, last] = blocks_of(frame.blocks);
     for (std::uint32_t block = first; block <= last; ++block) {
@@ -64,7 +62,7 @@ PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
     }
   }
   for (std::uint32_t group = 0; group < uses_.size(); ++group) {
-    for (std::uint32_t block = 0; block < uses_[group].size(); ++block) {
+    for (std::uint32_t block = 0; block < blocks; ++block) {
       if (uses_[group][block] == 0) {
         done_.push_back({group, block, 1});
       }

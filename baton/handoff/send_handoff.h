@@ -26,9 +26,9 @@ class PayloadShipment {
     std::uint64_t number = 0;  // from 0, in the order in which they become complete
   };
 
-  // granted: checked against kv_tokens (tile_plan.h). table_blocks: [group] that are leased.
+  // granted: checked against kv_tokens (tile_plan.h), which is also what was leased.
   PayloadShipment(const kv::KvLayout& layout, std::span<const wire::pb::TileRange> granted,
-                  std::int32_t kv_tokens, std::span<const std::uint32_t> table_blocks);
+                  std::int32_t kv_tokens);
 
   // Rows [0, tokens) are complete now.
   void set_computed(std::int32_t tokens) { computed_tokens_ = tokens; }

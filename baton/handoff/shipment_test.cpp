@@ -38,8 +38,7 @@ std::vector<wire::pb::TileRange> tiles(std::uint32_t first, std::uint32_t count)
 
 struct Shipment {
   explicit Shipment(std::uint32_t cached_tiles = 0, const kv::KvLayout& own = layout())
-      : payload(own, tiles(cached_tiles, 11 - cached_tiles), kTokens,
-                std::vector<std::uint32_t>{6}) {}
+      : payload(own, tiles(cached_tiles, 11 - cached_tiles), kTokens) {}
 
   // Takes what may leave and says that it is sent; how many frames.
   int send_all() {
@@ -189,7 +188,7 @@ TEST(shipment, several_groups_leave_in_the_order_of_the_prompt) {
   kv::KvLayout two = layout();
   two.groups.push_back(two.groups[0]);
   std::vector<wire::pb::TileRange> ranges = tiles_needed(two, kTokens);
-  PayloadShipment payload(two, ranges, kTokens, std::vector<std::uint32_t>{6, 6});
+  PayloadShipment payload(two, ranges, kTokens);
   payload.set_computed(128);
   std::vector<std::pair<std::uint32_t, std::uint32_t>> order;
   while (const auto frame = payload.take_next()) {

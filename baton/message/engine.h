@@ -118,7 +118,9 @@ struct StepTokens {
 struct PrefillProgress {
   SequenceKey key;
   std::int32_t computed_tokens = 0;  // < prompt + emitted
-  LeasedBlocks blocks;  // for prompt + emitted; without tables: those of the last one that had some
+  // For prompt + emitted; without tables: those of the last one that had some. The same lease with
+  // tables again has grown.
+  LeasedBlocks blocks;
 };
 // Prompt computed and index emitted.size() sampled: all rows are in the blocks of the lease, which
 // is now all that holds them. When first.finish != kNone the sequence is over, and its lease too
