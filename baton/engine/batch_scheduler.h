@@ -149,8 +149,9 @@ class BatchScheduler {
   // room.cpp
   void admit();
   [[nodiscard]] bool try_admit(Sequence& sequence, const kv::PrefixHit& hit);
-  void grow_decoding();
-  [[nodiscard]] bool try_grow(Sequence& sequence, std::int32_t tokens);
+  void grow_running();
+  [[nodiscard]] bool try_grow(Sequence& sequence);
+  void advance_windows(Sequence& sequence);
   void preempt(const SequenceKey& key);
   std::vector<kv::BlockRef> take_blocks(std::size_t group, std::uint32_t count);
   void drop_tables(Sequence& sequence);
@@ -183,6 +184,7 @@ class BatchScheduler {
   EngineStats stats_;
   Mailbox mailbox_;
   const std::vector<std::unique_ptr<kv::BlockPool>> pools_;  // [group]
+  const bool prefix_cache_;
   kv::PrefixIndex index_;
   kv::TileHasher hasher_;
   sched::Scheduler scheduler_;

@@ -35,7 +35,7 @@ void BatchScheduler::extend_digests(Sequence& sequence, std::size_t tiles) {
 // Whole tiles before the last token: that one is always computed, for its logits. A reservation
 // takes fresh blocks for all, as its grant asks for all tiles (issue 5 will ask for fewer).
 kv::PrefixHit BatchScheduler::find_prefix(Sequence& sequence) {
-  if (!config_.prefix_cache || scheduler_.demand(sequence.key()).kind == sched::Kind::kReserve) {
+  if (!prefix_cache_ || scheduler_.demand(sequence.key()).kind == sched::Kind::kReserve) {
     return {};
   }
   const std::size_t tiles =
@@ -47,7 +47,7 @@ kv::PrefixHit BatchScheduler::find_prefix(Sequence& sequence) {
 // Rows [0, computed_tokens) are in its blocks: their complete tiles may be shared from now on.
 void BatchScheduler::index_tiles(Sequence& sequence, std::int32_t computed_tokens) {
   const std::int32_t complete = computed_tokens / kv::kTileTokens;
-  if (!config_.prefix_cache || complete <= sequence.indexed_tiles) {
+  if (!prefix_cache_ || complete <= sequence.indexed_tiles) {
     return;
   }
   extend_digests(sequence, static_cast<std::size_t>(complete));

@@ -37,9 +37,15 @@ void BatchScheduler::admit() {
 
 bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
   const SequenceKey key = sequence.key();
+  const sched::Demand demand = scheduler_.demand(key);
   const auto shared = static_cast<std::uint32_t>(hit.blocks.size());
+  const std::int32_t cached_tokens = hit.tiles * kv::kTileTokens;
   std::vector<std::uint32_t> room;
+  std::vector<std::uint32_t> more;
+  std::vector<sched::BlockRange> ranges;
   for (std::size_t group = 0; group < pools_.size(); ++group) {
+    ranges.push_back(scheduler_.blocks_at_admission(group, demand, cached_tokens));
+    more.push_back(ranges[group].end - std::max(ranges[group].first, shared));
     const kv::BlockPool& pool = *pools_[group];
     // What is cached can be taken, but not what this sequence itself wants to keep.
     std::uint32_t wanted = 0;
@@ -49,10 +55,9 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
     wanted += hit.partial_tiles > 0 && pool.references(hit.partial[group]) == 0 ? 1 : 0;
     room.push_back(pool.free_blocks() + pool.cached_blocks() - wanted);
   }
-  if (!scheduler_.can_admit(key, room, shared)) {
+  if (!scheduler_.can_admit(room, more)) {
     return false;
   }
-  const sched::Demand demand = scheduler_.demand(key);
   std::vector<std::vector<kv::BlockRef>> held(
       pools_.size());  // [group], before anything is evicted
   std::vector<kv::BlockRef> copied_from;
@@ -64,15 +69,17 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
       copied_from.push_back(pools_[group]->take_kept(hit.partial[group]));
     }
   }
-  const std::int32_t tokens = sched::Scheduler::admission_tokens(demand);
   for (std::size_t group = 0; group < pools_.size(); ++group) {
-    kv::BlockTable& table = sequence.tables.emplace_back(std::move(held[group]));
-    table.append(take_blocks(group, scheduler_.blocks_needed(group, tokens) - shared));
+    kv::BlockTable& table = sequence.tables.emplace_back();
+    if (held[group].empty()) {
+      table.skip(ranges[group].first);
+    }
+    table.append(std::move(held[group]));
+    table.append(take_blocks(group, more[group]));
     if (hit.partial_tiles > 0) {
       copy_tiles(group, copied_from[group].id(), table.ids()[shared], hit.partial_tiles);
     }
   }
-  const std::int32_t cached_tokens = hit.tiles * kv::kTileTokens;
   sequence.indexed_tiles = hit.tiles;
   if (sequence.cached_tokens < 0) {
     sequence.cached_tokens =
@@ -92,14 +99,14 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
   return true;
 }
 
-// Each decoding sequence needs a row in this step. First in order first: who takes the last block
-// is who came first, and who gives back is the last.
-void BatchScheduler::grow_decoding() {
-  for (const SequenceKey& key : scheduler_.decoding()) {
-    if (scheduler_.state(key) != sched::State::kDecoding) {
+// Each decoding sequence needs a row in this step, a prefilling one room in its window groups. First
+// in order first: who takes the last block is who came first, and who gives back is the last.
+void BatchScheduler::grow_running() {
+  for (const SequenceKey& key : scheduler_.running()) {
+    if (scheduler_.state(key) == sched::State::kWaiting) {
       continue;  // gave its blocks back a moment ago
     }
-    while (!try_grow(*sequences_.at(key), scheduler_.computed_tokens(key) + 1)) {
+    while (!try_grow(*sequences_.at(key))) {
       const auto last = scheduler_.last_running();
       BATON_CHECK(last.has_value(), "{} runs", to_string(key));
       preempt(*last);
@@ -110,10 +117,11 @@ void BatchScheduler::grow_decoding() {
   }
 }
 
-bool BatchScheduler::try_grow(Sequence& sequence, std::int32_t tokens) {
+// For its next step.
+bool BatchScheduler::try_grow(Sequence& sequence) {
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     kv::BlockTable& table = sequence.tables[group];
-    const std::size_t needed = scheduler_.blocks_needed(group, tokens);
+    const std::size_t needed = scheduler_.blocks_for_step(group, sequence.key()).end;
     if (table.block_count() >= needed) {
       continue;
     }
@@ -124,6 +132,18 @@ bool BatchScheduler::try_grow(Sequence& sequence, std::int32_t tokens) {
     table.append(take_blocks(group, more));
   }
   return true;
+}
+
+// After a step: what no query to come can see goes, and what the next step needs of it comes back at
+// once, before anybody else takes it.
+void BatchScheduler::advance_windows(Sequence& sequence) {
+  if (!info_.layout.has_windows()) {
+    return;
+  }
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    sequence.tables[group].release_first(scheduler_.blocks_for_step(group, sequence.key()).first);
+  }
+  static_cast<void>(try_grow(sequence));  // else grow_running() makes room
 }
 
 // What is complete of its KV stays in the index while there is room, so its second prefill is often

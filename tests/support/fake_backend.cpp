@@ -53,6 +53,9 @@ FakeBackend::FakeBackend(const FakeBackendOptions& options) : options_(options) 
     group.kv_heads = fake.kv_heads;
     group.head_dim = fake.head_dim;
     group.dtype = kv::KvDtype::kF32;
+    BATON_CHECK(fake.window_tokens != 1, "a row must see the row before it");
+    group.kind = fake.window_tokens > 0 ? kv::GroupKind::kWindow : kv::GroupKind::kFull;
+    group.window_tokens = fake.window_tokens;
     info_.layout.groups.push_back(std::move(group));
     info_.group_blocks.push_back(fake.blocks);
   }
@@ -151,7 +154,8 @@ backend::SampledToken FakeBackend::draw(const backend::SequencePlan& sequence, s
     const kv::KvGroup& shape = info_.layout.groups[group];
     for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size()); ++layer) {
       for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
-        for (std::int32_t position = 0; position < rows; ++position) {
+        for (auto position = static_cast<std::int32_t>(shape.first_visible(rows - 1));
+             position < rows; ++position) {
           const std::uint64_t hash =
               read_row(sequence, group, layer, head, position, kPlaneK, &digest);
           read_row(sequence, group, layer, head, position, kPlaneV, &digest);
