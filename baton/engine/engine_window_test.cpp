@@ -74,6 +74,85 @@ TEST(EngineWindow, AFullWindowGroupPreempts) {
   EXPECT_GT(node.engine.stats().preemptions, 0U);
 }
 
+// A prefix of which the cache has what its last window needs is not computed again, and changes no
+// bit; where the window is gone, less of the prefix is used.
+TEST(EngineWindow, PrefixHitsNeedTheLastWindow) {
+  for (const std::int32_t block_tokens : {32, 128}) {
+    for (const std::uint32_t window_blocks : {64U, 8U}) {
+      EngineConfig config;
+      config.max_num_seqs = 4;
+      testing::FakeBackendOptions backend = options(96, window_blocks);
+      backend.block_tokens = block_tokens;
+      EngineHarness node(backend, config);
+      for (const std::int32_t shared : {0, 33, 64, 100, 383, 384, 500, 700}) {
+        message::Submit submit = submit_of(static_cast<std::uint64_t>(7 + shared), 700, 20, 0.7F);
+        const std::vector<TokenId> family = prompt_of(1, 700);
+        std::copy_n(family.begin(), shared, submit.prompt.begin());
+        node.post(message::RunLocally{submit});
+        most_window_blocks(node);
+        EXPECT_EQ(node.ids(submit.key), node.reference(submit)) << shared;
+      }
+      if (window_blocks == 64) {
+        EXPECT_GT(node.engine.stats().prompt_tokens_cached, 500U);
+      }
+      // The same again, longer by its answer: as the next turn of a conversation.
+      message::Submit turn = submit_of(99, 10, 20);
+      turn.prompt = prompt_of(1, 700);
+      node.post(message::RunLocally{turn});
+      most_window_blocks(node);
+      const std::uint64_t cached = node.engine.stats().prompt_tokens_cached;
+      message::Submit next = submit_of(100, 10, 20);
+      next.prompt = turn.prompt;
+      const std::vector<TokenId> answer = node.ids(turn.key);
+      next.prompt.insert(next.prompt.end(), answer.begin(), answer.end());
+      next.prompt.push_back(3);
+      node.post(message::RunLocally{next});
+      most_window_blocks(node);
+      EXPECT_EQ(node.ids(next.key), node.reference(next));
+      EXPECT_GE(node.engine.stats().prompt_tokens_cached - cached, 700U / 32 * 32);
+    }
+  }
+}
+
+// What came by handoff is in the index from its last window on, and serves what it can.
+TEST(EngineWindow, AnAdoptedSequenceIsIndexedAsFarAsItCame) {
+  EngineHarness prefill(options(96, 64));
+  EngineHarness decode(options(96, 64));
+  message::Submit submit = submit_of(5, 333, 200, 0.7F);
+  submit.ignore_eos = true;
+  prefill.post(message::PrefillForHandoff{submit});
+  prefill.run_until_idle();
+  decode.post(message::Reserve{submit});
+  decode.run_until_idle();
+  const message::PrefillDone& done = prefill.prefilled.at(submit.key);
+  const message::Reserved& held = decode.reserved.at(submit.key);
+  const kv::KvLayout layout = decode.engine.probe_block_geometry().layout;
+  for (std::size_t group = 0; group < 2; ++group) {
+    for (std::size_t block = 0; block < held.blocks.tables[group].size(); ++block) {
+      const auto bytes = held.blocks.tables[group][block].bytes;
+      const bool needed = static_cast<std::int32_t>(block) >=
+                          layout.groups[group].tiles_needed(333).begin;  // blocks of one tile
+      EXPECT_EQ(bytes.empty(), !needed);
+      if (needed) {
+        std::ranges::copy(done.blocks.tables[group][block].bytes, bytes.begin());
+      }
+    }
+  }
+  decode.post(message::Adopt{submit.key, done.first, 1});
+  prefill.post(message::Release{done.blocks.lease});
+  prefill.run_until_idle();
+  most_window_blocks(decode);
+  const std::vector<TokenId> answer = decode.ids(submit.key);
+  ASSERT_EQ(answer.size(), 200U);
+  message::Submit next = submit_of(6, 10, 20);
+  next.prompt = submit.prompt;
+  next.prompt.insert(next.prompt.end(), answer.begin(), answer.end());
+  decode.post(message::RunLocally{next});
+  most_window_blocks(decode);
+  EXPECT_EQ(decode.ids(next.key), decode.reference(next));
+  EXPECT_GE(decode.engine.stats().prompt_tokens_cached, 500U);
+}
+
 // A pool that cannot hold one window and chunk bounds the length; one that can does not.
 TEST(EngineWindow, PoolTokensFollowTheWindow) {
   EngineConfig config;

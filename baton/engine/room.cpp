@@ -11,7 +11,7 @@ namespace baton::engine {
 
 // Of that many blocks, all free or made free by forgetting what is cached. The caller has counted.
 std::vector<kv::BlockRef> BatchScheduler::take_blocks(std::size_t group, std::uint32_t count) {
-  while (pools_[group]->free_blocks() < count && index_.evict()) {
+  while (pools_[group]->free_blocks() < count && indexes_[group]->evict()) {
   }
   auto blocks = pools_[group]->try_take(count);
   BATON_CHECK(blocks.has_value(), "no room for {} blocks in group {}", count, group);
@@ -21,13 +21,11 @@ std::vector<kv::BlockRef> BatchScheduler::take_blocks(std::size_t group, std::ui
 void BatchScheduler::admit() {
   while (const auto key = scheduler_.next_waiting()) {
     Sequence& sequence = *sequences_.at(*key);
-    kv::PrefixHit hit = find_prefix(sequence);
+    const kv::SequenceHit hit = find_prefix(sequence);
     bool admitted = try_admit(sequence, hit);
-    if (!admitted && hit.partial_tiles > 0) {
+    if (!admitted && hit.has_partial()) {
       // The block that would be copied from may be the very one that is needed.
-      hit.tiles -= std::exchange(hit.partial_tiles, 0);
-      hit.partial.clear();
-      admitted = try_admit(sequence, hit);
+      admitted = try_admit(sequence, whole_blocks_of(sequence, hit));
     }
     if (!admitted) {
       return;
@@ -35,51 +33,30 @@ void BatchScheduler::admit() {
   }
 }
 
-bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
+bool BatchScheduler::try_admit(Sequence& sequence, const kv::SequenceHit& hit) {
   const SequenceKey key = sequence.key();
   const sched::Demand demand = scheduler_.demand(key);
-  const auto shared = static_cast<std::uint32_t>(hit.blocks.size());
   const std::int32_t cached_tokens = hit.tiles * kv::kTileTokens;
   std::vector<std::uint32_t> room;
   std::vector<std::uint32_t> more;
-  std::vector<sched::BlockRange> ranges;
+  std::vector<sched::BlockRange> ranges;  // those that it is to have
   for (std::size_t group = 0; group < pools_.size(); ++group) {
-    ranges.push_back(scheduler_.blocks_at_admission(group, demand, cached_tokens));
-    more.push_back(ranges[group].end - std::max(ranges[group].first, shared));
     const kv::BlockPool& pool = *pools_[group];
+    const kv::SequenceHit::Group& found = hit.groups[group];
     // What is cached can be taken, but not what this sequence itself wants to keep.
     std::uint32_t wanted = 0;
-    for (const std::vector<kv::BlockId>& column : hit.blocks) {
-      wanted += pool.references(column[group]) == 0 ? 1 : 0;
+    for (const kv::BlockId block : found.blocks) {
+      wanted += pool.references(block) == 0 ? 1 : 0;
     }
-    wanted += hit.partial_tiles > 0 && pool.references(hit.partial[group]) == 0 ? 1 : 0;
+    wanted += found.partial != kv::kNoBlock && pool.references(found.partial) == 0 ? 1 : 0;
     room.push_back(pool.free_blocks() + pool.cached_blocks() - wanted);
+    ranges.push_back(scheduler_.blocks_at_admission(group, demand, cached_tokens));
+    more.push_back(ranges[group].count() - static_cast<std::uint32_t>(found.blocks.size()));
   }
   if (!scheduler_.can_admit(room, more)) {
     return false;
   }
-  std::vector<std::vector<kv::BlockRef>> held(
-      pools_.size());  // [group], before anything is evicted
-  std::vector<kv::BlockRef> copied_from;
-  for (std::size_t group = 0; group < pools_.size(); ++group) {
-    for (const std::vector<kv::BlockId>& column : hit.blocks) {
-      held[group].push_back(pools_[group]->take_kept(column[group]));
-    }
-    if (hit.partial_tiles > 0) {
-      copied_from.push_back(pools_[group]->take_kept(hit.partial[group]));
-    }
-  }
-  for (std::size_t group = 0; group < pools_.size(); ++group) {
-    kv::BlockTable& table = sequence.tables.emplace_back();
-    if (held[group].empty()) {
-      table.skip(ranges[group].first);
-    }
-    table.append(std::move(held[group]));
-    table.append(take_blocks(group, more[group]));
-    if (hit.partial_tiles > 0) {
-      copy_tiles(group, copied_from[group].id(), table.ids()[shared], hit.partial_tiles);
-    }
-  }
+  fill_tables(sequence, hit, ranges);
   sequence.indexed_tiles = hit.tiles;
   if (sequence.cached_tokens < 0) {
     sequence.cached_tokens =
@@ -87,7 +64,6 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
   }
   stats_.prompt_tokens_cached.fetch_add(static_cast<std::uint64_t>(cached_tokens),
                                         std::memory_order_relaxed);
-  index_.touch(sequence.tables[0].ids().first(shared));
   scheduler_.admit(key, cached_tokens);
   if (demand.kind == sched::Kind::kReserve) {
     message::Reserved reserved;
@@ -97,6 +73,39 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
     sequence.events->push_unbounded(std::move(reserved));
   }
   return true;
+}
+
+// What the cache has is held before anything is evicted for the rest.
+void BatchScheduler::fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
+                                 std::span<const sched::BlockRange> ranges) {
+  const sched::Demand& demand = scheduler_.demand(sequence.key());
+  const std::int32_t begins_at =
+      demand.kind == sched::Kind::kReserve ? demand.prefill_tokens : hit.tiles * kv::kTileTokens;
+  sequence.first_tiles.clear();
+  std::vector<kv::BlockRef> copied_from(pools_.size());
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    const kv::SequenceHit::Group& found = hit.groups[group];
+    std::vector<kv::BlockRef> held;
+    for (const kv::BlockId block : found.blocks) {
+      held.push_back(pools_[group]->take_kept(block));
+    }
+    if (found.partial != kv::kNoBlock) {
+      copied_from[group] = pools_[group]->take_kept(found.partial);
+    }
+    kv::BlockTable& table = sequence.tables.emplace_back();
+    table.skip(ranges[group].first);
+    table.append(std::move(held));
+    indexes_[group]->touch(table.ids());
+    sequence.first_tiles.push_back(info_.layout.groups[group].tiles_needed(begins_at).begin);
+  }
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    kv::BlockTable& table = sequence.tables[group];
+    const std::size_t held = table.block_count();
+    table.append(take_blocks(group, ranges[group].end - static_cast<std::uint32_t>(held)));
+    if (!copied_from[group].empty()) {
+      copy_tiles(group, copied_from[group].id(), table.ids()[held], hit.groups[group].partial_tiles);
+    }
+  }
 }
 
 // Each decoding sequence needs a row in this step, a prefilling one room in its window groups. First
@@ -157,8 +166,8 @@ void BatchScheduler::preempt(const SequenceKey& key) {
 }
 
 void BatchScheduler::drop_tables(Sequence& sequence) {
-  if (!sequence.tables.empty()) {
-    index_.touch(sequence.tables[0].ids());
+  for (std::size_t group = 0; group < sequence.tables.size(); ++group) {
+    indexes_[group]->touch(sequence.tables[group].ids());
   }
   sequence.tables.clear();
   sequence.indexed_tiles = 0;
