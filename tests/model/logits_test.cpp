@@ -50,12 +50,13 @@ double log_sum_exp(const std::vector<float>& logits) {
   return top + std::log(sum);
 }
 
-void compare_smollm2(kv::KvDtype kv_dtype) {
-  CpuBackendOptions options = Runner::options(test_model_path());
+void compare_with_llama(const std::string& model_path, const std::string& fixture_name,
+                        kv::KvDtype kv_dtype, std::size_t prompts) {
+  CpuBackendOptions options = Runner::options(model_path);
   options.kv_dtype = kv_dtype;
   Runner runner(options);
-  const nlohmann::json fixture = read_json("smollm2_logits.json");
-  ASSERT_GE(fixture["prompts"].size(), 20U);
+  const nlohmann::json fixture = read_json(fixture_name);
+  ASSERT_GE(fixture["prompts"].size(), prompts);
   double mean_noise = 0;
   for (const auto& prompt : fixture["prompts"]) {
     mean_noise += prompt["rms_llama_minus_exact"].get<double>() /
@@ -91,6 +92,10 @@ void compare_smollm2(kv::KvDtype kv_dtype) {
   std::printf("all prompts: rms ours-exact %.4f, llama-exact %.4f\n", all_ours.rms(),
               all_llama.rms());
   EXPECT_LE(all_ours.rms(), 1.25 * all_llama.rms());
+}
+
+void compare_smollm2(kv::KvDtype kv_dtype) {
+  compare_with_llama(test_model_path(), "smollm2_logits.json", kv_dtype, 20);
 }
 
 TEST(Logits, SmolLm2AgreesWithLlamaCpp) { compare_smollm2(kv::KvDtype::kF32); }
@@ -136,6 +141,16 @@ TEST(Logits, Qwen3ByScalarCodeAgreesToo) {
 // 2,560 logits.
 TEST(Logits, Qwen3WithBf16CacheStaysWithinItsRounding) {
   EXPECT_LE(largest_difference("qwen3_tiny", kv::KvDtype::kBf16, "auto"), 0.025);
+}
+
+// Prompts of up to two windows. The bounds of SmolLM2: the noise is measured on llama.cpp.
+TEST(Logits, Gemma3FileAgreesWithLlamaCpp) {
+  const std::string path = test_gemma_path();
+  if (!std::filesystem::exists(path)) {
+    GTEST_SKIP() << path << " is not there: scripts/nightly fetches it";
+  }
+  compare_with_llama(path, "gemma3_logits.json", kv::KvDtype::kF32, 10);
+  compare_with_llama(path, "gemma3_logits.json", kv::KvDtype::kBf16, 10);
 }
 
 // As for Qwen3, with 6 layers: 42 * 128 * 2^-24 * 4 = 1.3e-3. A layer that saw one token more or

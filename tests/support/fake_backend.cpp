@@ -89,6 +89,7 @@ float* FakeBackend::plane_tile(const backend::SequencePlan& sequence, std::size_
   BATON_CHECK(static_cast<std::size_t>(block_index) < sequence.tables[group].size(),
               "position {} is past the block table", position);
   const kv::BlockId block = sequence.tables[group][static_cast<std::size_t>(block_index)];
+  BATON_CHECK(block != kv::kNoBlock, "position {} of group {} was given back", position, group);
   const std::int32_t tile = position % layout.block_tokens / kv::kTileTokens;
   std::byte* const bytes =
       block_bytes(group, block).data() + layout.tile_offset(group, layer, head, tile) +
