@@ -20,6 +20,7 @@
 #include "baton/engine/stats.h"
 #include "baton/kv/block_pool.h"
 #include "baton/kv/prefix_index.h"
+#include "baton/kv/prefix_search.h"
 #include "baton/message/engine.h"
 #include "baton/sched/scheduler.h"
 
@@ -155,18 +156,24 @@ class BatchScheduler {
   [[nodiscard]] Duration sleep_limit() const;
   // room.cpp
   void admit();
-  [[nodiscard]] bool try_admit(Sequence& sequence, const kv::PrefixHit& hit);
-  void grow_decoding();
-  [[nodiscard]] bool try_grow(Sequence& sequence, std::int32_t tokens);
+  [[nodiscard]] bool try_admit(Sequence& sequence, kv::SequenceHit hit);
+  void fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
+                   std::span<const sched::BlockRange> ranges);
+  void grow_running();
+  [[nodiscard]] bool try_grow(Sequence& sequence);
+  void advance_windows(Sequence& sequence);
   bool try_preempt(const SequenceKey& key);
   std::vector<kv::BlockRef> take_blocks(std::size_t group, std::uint32_t count);
   void drop_tables(Sequence& sequence);
   // prefix.cpp
-  [[nodiscard]] kv::PrefixHit find_prefix(Sequence& sequence);
+  std::vector<std::unique_ptr<kv::PrefixIndex>> make_indexes();
+  [[nodiscard]] kv::SequenceHit find_prefix(Sequence& sequence);
+  [[nodiscard]] kv::SequenceHit whole_blocks_of(const Sequence& sequence,
+                                                const kv::SequenceHit& hit) const;
   void index_tiles(Sequence& sequence, std::int32_t computed_tokens);
   void extend_digests(Sequence& sequence, std::size_t tiles);
   void set_digest_root(Sequence& sequence);
-  void copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to, std::int32_t tiles);
+  void copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to, kv::TileRange tiles);
   // step.cpp
   bool step();
   void build_plan(const sched::Batch& batch);
@@ -175,9 +182,13 @@ class BatchScheduler {
   void queue_token(EventQueue* to, message::Token&& token);
   void flush_events();
   // handoff.cpp
-  void announce_progress(Sequence& sequence, message::LeasedBlocks blocks);
+  void announce_progress(Sequence& sequence, message::LeasedBlocks blocks,
+                         std::int32_t computed_tokens);
+  void announce_chunk(Sequence& sequence, const sched::BatchItem& item);
   void finish_prefill_for_handoff(Sequence& sequence, const message::Token& first);
   message::LeasedBlocks lend(Sequence& sequence, std::shared_ptr<message::LeaseClaim> claim);
+  bool grow_lease(const Sequence& sequence, Lease& lease);
+  [[nodiscard]] message::LeasedBlocks blocks_of(message::LeaseId id, const Lease& lease);
   bool take_back(Sequence& sequence);
   // audit.cpp
   void settle();
@@ -192,7 +203,7 @@ class BatchScheduler {
   EngineStats stats_;
   Mailbox mailbox_;
   const std::vector<std::unique_ptr<kv::BlockPool>> pools_;  // [group]
-  kv::PrefixIndex index_;
+  const std::vector<std::unique_ptr<kv::PrefixIndex>> indexes_;  // [group]
   kv::TileHasher hasher_;
   sched::Scheduler scheduler_;
   std::unordered_map<SequenceKey, std::unique_ptr<Sequence>> sequences_;

@@ -53,21 +53,45 @@ BlockGeometry BatchScheduler::probe_block_geometry() const {
 
 message::LeasedBlocks BatchScheduler::lend(Sequence& sequence,
                                            std::shared_ptr<message::LeaseClaim> claim) {
+  sequence.lease = message::LeaseId{next_lease_++};
+  Lease& lease = leases_[sequence.lease.value];
+  lease.key = sequence.key();
+  lease.claim = std::move(claim);
+  lease.refs.resize(pools_.size());
+  static_cast<void>(grow_lease(sequence, lease));
+  return blocks_of(sequence.lease, lease);
+}
+
+// Takes in what the sequence's tables have by now of the KV that is to be handed off: in window
+// groups the last window, whose blocks come while it is computed. True when there was more.
+bool BatchScheduler::grow_lease(const Sequence& sequence, Lease& lease) {
   const std::int32_t kv_tokens = scheduler_.demand(sequence.key()).prefill_tokens;
-  message::LeasedBlocks lent;
-  lent.lease = message::LeaseId{next_lease_++};
-  lent.claim = claim;
-  Lease lease{sequence.key(), {}, std::move(claim)};
+  const auto blocks = static_cast<std::size_t>(info_.layout.blocks_for(kv_tokens));
+  bool grown = false;
   for (std::size_t group = 0; group < pools_.size(); ++group) {
-    lease.refs.push_back(
-        sequence.tables[group].share_first(scheduler_.blocks_needed(group, kv_tokens)));
-    std::vector<message::LeasedBlock>& table = lent.tables.emplace_back();
-    for (const kv::BlockRef& ref : lease.refs.back()) {
-      table.push_back({ref.id(), backend_.block_bytes(group, ref.id())});
+    const kv::BlockTable& table = sequence.tables[group];
+    const auto first = static_cast<std::size_t>(
+        info_.layout.groups[group].tiles_needed(kv_tokens).begin / info_.layout.tiles_per_block());
+    std::vector<kv::BlockRef>& refs = lease.refs[group];
+    std::vector<kv::BlockRef> held = table.share_first(std::min(blocks, table.block_count()));
+    for (std::size_t position = refs.size(); position < held.size(); ++position) {
+      refs.push_back(position < first ? kv::BlockRef{} : std::move(held[position]));
+      grown = grown || !refs.back().empty();
     }
   }
-  leases_.emplace(lent.lease.value, std::move(lease));
-  sequence.lease = lent.lease;
+  return grown;
+}
+
+message::LeasedBlocks BatchScheduler::blocks_of(message::LeaseId id, const Lease& lease) {
+  message::LeasedBlocks lent{id, {}, lease.claim};
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    std::vector<message::LeasedBlock>& table = lent.tables.emplace_back();
+    for (const kv::BlockRef& ref : lease.refs[group]) {
+      table.push_back(ref.empty()
+                          ? message::LeasedBlock{kv::kNoBlock, {}}
+                          : message::LeasedBlock{ref.id(), backend_.block_bytes(group, ref.id())});
+    }
+  }
   return lent;
 }
 
@@ -98,12 +122,24 @@ Result<message::LeasedBlocks> BatchScheduler::extract_sequence_handoff(const Seq
   return lend(*found->second, std::make_shared<message::LeaseClaim>());
 }
 
-void BatchScheduler::announce_progress(Sequence& sequence, message::LeasedBlocks blocks) {
+void BatchScheduler::announce_progress(Sequence& sequence, message::LeasedBlocks blocks,
+                                       std::int32_t computed_tokens) {
   message::PrefillProgress progress;
   progress.key = sequence.key();
-  progress.computed_tokens = scheduler_.computed_tokens(sequence.key());
+  progress.computed_tokens = computed_tokens;
   progress.blocks = std::move(blocks);
   sequence.events->push_unbounded(std::move(progress));
+}
+
+// Of the last chunk PrefillDone tells; before it only that the lease has grown.
+void BatchScheduler::announce_chunk(Sequence& sequence, const sched::BatchItem& item) {
+  const auto lease = leases_.find(sequence.lease.value);
+  if (lease != leases_.end() && grow_lease(sequence, lease->second)) {
+    announce_progress(sequence, blocks_of(sequence.lease, lease->second), item.start);
+  }
+  if (!item.samples) {
+    announce_progress(sequence, {}, item.start + item.tokens);
+  }
 }
 
 // From here on the lease alone holds the blocks, so that each is free, or only cached, as soon as

@@ -42,7 +42,7 @@ class LeaseClaim {
 };
 
 struct LeasedBlock {
-  kv::BlockId id;
+  kv::BlockId id;  // kNoBlock, without bytes: a block of a window group that nobody will see
   std::span<std::byte>
       bytes;  // the whole block, KvLayout's order; valid until the lease is released
 };
