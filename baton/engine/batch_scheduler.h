@@ -2,7 +2,8 @@
 // go out by a queue; nothing here knows sockets, text or other nodes.
 //
 //   Submit ─► waiting ─► prefilling ─► decoding ─► done          (RunLocally)
-//                             └──────► handing_off ─► done       (PrefillForHandoff: blocks are lent
+//                             └──────► handing_off ─► done       (PrefillForHandoff: blocks are
+//                             lent
 //                                                                 from the first chunk on; Release
 //                                                                 ends it)
 //   Reserve ─► waiting ─► reserved ── Adopt ─► decoding ─► done  (another source of prefilled
@@ -114,8 +115,9 @@ class BatchScheduler {
   void keep_arrived(const message::KvArrived& arrived);
 
   // The pieces under them.
-  // Pins the blocks of a prefill for handoff and lends them, which the engine does by itself when it
-  // is admitted. Errors: kNotFound (no such prefill, or it waits), kInvalidArgument (lent already).
+  // Pins the blocks of a prefill for handoff and lends them, which the engine does by itself when
+  // it is admitted. Errors: kNotFound (no such prefill, or it waits), kInvalidArgument (lent
+  // already).
   Result<message::LeasedBlocks> extract_sequence_handoff(const SequenceKey& key);
   // Verified KV in fresh blocks -> sequence with adopt's tokens in emitted; the lease ends, and on
   // an error the sequence too. Errors as ingest_handoff_as_active.

@@ -75,9 +75,8 @@ TEST(Progress, RowsAreFinalWhenTheyAreAnnounced) {
   while (prefill.engine.run_once()) {
     prefill.take_events();
     const Prefilled& known = prefill.prefilled[submit.key];
-    const std::int32_t end = known.first.empty()
-                                 ? known.computed_tokens.back() / kv::kTileTokens
-                                 : kv::KvLayout::tiles_for(300);
+    const std::int32_t end = known.first.empty() ? known.computed_tokens.back() / kv::kTileTokens
+                                                 : kv::KvLayout::tiles_for(300);
     EXPECT_GT(end, sent) << "a chunk without news";
     send_tiles(prefill, known.blocks, decode, reserved.blocks, sent, end);
     sent = end;

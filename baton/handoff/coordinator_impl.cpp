@@ -255,8 +255,7 @@ void ServingCoordinator::Impl::send_commit(const NodeId& to, const SequenceKey& 
 asio::awaitable<void> ServingCoordinator::Impl::commit_task(NodeId to, SequenceKey key,
                                                             wire::pb::Commit commit) {
   CommitSent sent{key, {}};
-  sent.status =
-      co_await send_handoff_payload(*transport_, std::move(to), key, std::move(commit));
+  sent.status = co_await send_handoff_payload(*transport_, std::move(to), key, std::move(commit));
   to_prefill(std::move(sent));
 }
 

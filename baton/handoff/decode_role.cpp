@@ -203,8 +203,8 @@ void DecodeRole::keep_arrived(Entries::iterator at) {
   const std::uint32_t tiles = entry.receipt->prefix_tiles(cached);
   if (tiles > cached) {
     context_.outbox.engine(message::KvArrived{
-        at->first, std::min(static_cast<std::int32_t>(tiles) * kv::kTileTokens,
-                            entry.expected.kv_tokens)});
+        at->first,
+        std::min(static_cast<std::int32_t>(tiles) * kv::kTileTokens, entry.expected.kv_tokens)});
   }
 }
 

@@ -73,7 +73,7 @@ class DecodeRole {
     std::int32_t cached_tokens = 0;  // were here before: whole tiles
     std::vector<wire::pb::TileRange> ranges;
     std::optional<PayloadReceipt> receipt;
-    std::uint64_t acked_bytes = 0;       // of receipt->received_bytes()
+    std::uint64_t acked_bytes = 0;      // of receipt->received_bytes()
     std::vector<message::Token> first;  // the Commit's
   };
   using Entries = std::map<SequenceKey, Entry>;

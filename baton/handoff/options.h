@@ -20,8 +20,8 @@ struct CoordinatorOptions {
   // From the start of a prefill to its end, and so a decode node's wait for the Commit. Long: a
   // prompt of 100k tokens on one CPU socket takes minutes; a dead node is found by Beats.
   std::int64_t prefill_deadline_ms = 600'000;
-  // From the end of the prefill (on a decode node: from the Commit) to the Ack. A 1M-token cache over
-  // 1 Gbit/s takes longer: raise it.
+  // From the end of the prefill (on a decode node: from the Commit) to the Ack. A 1M-token cache
+  // over 1 Gbit/s takes longer: raise it.
   std::int64_t handoff_deadline_ms = 60'000;
   std::int64_t beat_interval_ms = 250;
   // No Beat for this long: the peer is dead.

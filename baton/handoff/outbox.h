@@ -25,8 +25,8 @@ class Outbox {
   virtual bool engine(message::EngineCommand command) = 0;
   // Starts to ship one frame of a payload; answered by FrameSent, whatever happens.
   virtual void send_frame(FrameJob job) = 0;
-  // Ships a Commit: behind its frames, or alone when the sequence ended on the prefill node's token.
-  // Answered by CommitSent, whatever happens.
+  // Ships a Commit: behind its frames, or alone when the sequence ended on the prefill node's
+  // token. Answered by CommitSent, whatever happens.
   virtual void send_commit(const NodeId& to, const SequenceKey& key, wire::pb::Commit commit) = 0;
 };
 

@@ -7,8 +7,8 @@
 //                   └ Refused, Finished ─► done                     any state ─► kEnding ─► done
 //
 // Frames leave from the Grant on, in kPrefilling too: each as soon as its rows are computed. Blocks
-// are given back as they are acked. Every state has a deadline, and an Abort, a lost owner or a lost
-// counterpart ends it; the lease on the blocks is given back exactly once, and never while the
+// are given back as they are acked. Every state has a deadline, and an Abort, a lost owner or a
+// lost counterpart ends it; the lease on the blocks is given back exactly once, and never while the
 // transport reads from them.
 #pragma once
 
@@ -92,7 +92,7 @@ class PrefillRole {
     std::optional<PayloadShipment> shipment;  // once granted, and the blocks claimed
     std::vector<message::Token> first;        // once the prefill is done
     bool commit_under_way = false;
-    bool acked = false;                       // the Ack may overtake the end of our own write
+    bool acked = false;  // the Ack may overtake the end of our own write
   };
   using Entries = std::map<SequenceKey, Entry>;
 

@@ -46,8 +46,12 @@ PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
   for (const wire::BlocksHeader& blocks :
        plan_frames(layout, granted, kMinFrameBytes, kMaxFrameBytes)) {
     const std::int64_t end = std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens;
-    frames_.push_back({blocks, static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens)),
-                       frame_bytes(layout, blocks), false, false, {}});
+    frames_.push_back({blocks,
+                       static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens)),
+                       frame_bytes(layout, blocks),
+                       false,
+                       false,
+                       {}});
   }
   std::stable_sort(frames_.begin(), frames_.end(), [](const Planned& a, const Planned& b) {
     return a.needed_tokens < b.needed_tokens;

@@ -46,8 +46,8 @@ struct HandoffStats {
   std::atomic<std::uint64_t> protocol_errors{0};  // frames or messages that broke the protocol
   std::atomic<std::uint64_t> stale_messages{0};   // for dead or unknown sequences, dropped
 
-  // Of handoffs that went well. Sender: from the Grant to the Ack of all. Receiver: from its Grant to
-  // the Adopt. With the prefill in it, which runs meanwhile.
+  // Of handoffs that went well. Sender: from the Grant to the Ack of all. Receiver: from its Grant
+  // to the Adopt. With the prefill in it, which runs meanwhile.
   DurationHistogram whole;
   // Sender only: from the end of the prefill to the Ack of all, so what the transfer costs the
   // client (and an Ack's way back).

@@ -73,8 +73,8 @@ class TileCoverage {
     std::uint32_t heads = 0;
     std::uint32_t first_tile = 0;
     std::uint32_t tiles = 0;
-    std::vector<bool> open;           // [layer][head][tile]: granted and not yet come
-    std::vector<std::uint32_t> left;  // [tile]: how many (layer, head)s of it are open
+    std::vector<bool> open;                   // [layer][head][tile]: granted and not yet come
+    std::vector<std::uint32_t> left;          // [tile]: how many (layer, head)s of it are open
     std::vector<std::uint32_t> new_complete;  // tiles, for take_complete
   };
   [[nodiscard]] static std::size_t at(const Group& group, std::uint32_t layer, std::uint32_t head,

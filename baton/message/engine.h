@@ -66,8 +66,8 @@ struct BlockRange {
 struct RunLocally {
   Submit submit;
 };
-// Prefill, sample one token, no decode step; answered by PrefillProgress ... PrefillDone, Refused or
-// Finished.
+// Prefill, sample one token, no decode step; answered by PrefillProgress ... PrefillDone, Refused
+// or Finished.
 struct PrefillForHandoff {
   Submit submit;
 };
@@ -83,9 +83,9 @@ struct Adopt {
   std::vector<Token> first;
   std::uint64_t kv_bytes = 0;
 };
-// Rows [0, tokens) of a reserved sequence are in its blocks and verified, the rest may follow: their
-// whole tiles may be shared from now on, and outlive the handoff if it fails. Unknown keys are
-// dropped.
+// Rows [0, tokens) of a reserved sequence are in its blocks and verified, the rest may follow:
+// their whole tiles may be shared from now on, and outlive the handoff if it fails. Unknown keys
+// are dropped.
 struct KvArrived {
   SequenceKey key;
   std::int32_t tokens = 0;
@@ -103,8 +103,8 @@ struct ReleaseBlocks {
 // Stop taking new work; run what is there. Answered by Drained.
 struct Drain {};
 
-using EngineCommand = std::variant<RunLocally, PrefillForHandoff, Reserve, Adopt, KvArrived, Release,
-                                   ReleaseBlocks, Abort, Drain>;
+using EngineCommand = std::variant<RunLocally, PrefillForHandoff, Reserve, Adopt, KvArrived,
+                                   Release, ReleaseBlocks, Abort, Drain>;
 
 // ---- events: engine -> control thread ---------------------------------------------------------
 // All tokens of one step. Also carries the first tokens of a prefill node.

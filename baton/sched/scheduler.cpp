@@ -234,9 +234,9 @@ std::vector<SequenceKey> Scheduler::running() const {
 }
 
 std::optional<SequenceKey> Scheduler::last_running() const {
-  const auto last = std::find_if(prefilling_.rbegin(), prefilling_.rend(), [this](const auto& each) {
-    return !entries_.at(each.second).pinned;
-  });
+  const auto last =
+      std::find_if(prefilling_.rbegin(), prefilling_.rend(),
+                   [this](const auto& each) { return !entries_.at(each.second).pinned; });
   if (last == prefilling_.rend()) {
     return decoding_.empty() ? std::nullopt : std::optional(decoding_.rbegin()->second);
   }

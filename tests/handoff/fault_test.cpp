@@ -1,5 +1,6 @@
-// A fault at every frame of a handoff, sent whole and streamed chunk by chunk: the client gets the whole right answer or one error, nothing
-// hangs, every block comes back, and the next request is served by the same loops.
+// A fault at every frame of a handoff, sent whole and streamed chunk by chunk: the client gets the
+// whole right answer or one error, nothing hangs, every block comes back, and the next request is
+// served by the same loops.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -122,8 +122,8 @@ TEST(stream, a_late_grant_finds_everything) {
     const message::Submit submit = request(3);
     const SequenceKey key = nodes.cluster.start(*nodes.router, submit, "p", "d");
     if (at == kPrompt) {
-      ASSERT_TRUE(nodes.cluster.run_until(
-          [&] { return !nodes.cluster.answer(key).tokens.empty(); }, seconds(1)));
+      ASSERT_TRUE(nodes.cluster.run_until([&] { return !nodes.cluster.answer(key).tokens.empty(); },
+                                          seconds(1)));
       EXPECT_EQ(nodes.tiles_received(), 0U);
       nodes.cluster.network.release(nodes.d->id, nodes.p->id);
     }
@@ -334,8 +334,7 @@ TEST(partial, shared_prefixes_under_pressure) {
     const char* from = i % 3 == 0 ? "d" : i % 3 == 1 ? "p" : "p2";
     nodes.cluster.start(*nodes.router, submit, from, i % 3 == 0 ? "p" : "d");
   }
-  ASSERT_TRUE(
-      nodes.cluster.run_until([&] { return nodes.cluster.all_ended(); }, seconds(240)));
+  ASSERT_TRUE(nodes.cluster.run_until([&] { return nodes.cluster.all_ended(); }, seconds(240)));
   int finished = 0;
   for (const message::Submit& submit : submits) {
     const Answer& answer = nodes.cluster.answer(submit.key);
