@@ -38,8 +38,8 @@ namespace {
 // Of a group's hit only the blocks from first_block on.
 void skip_blocks(kv::SequenceHit::Group& found, std::uint32_t first_block) {
   const auto wanted = static_cast<std::int32_t>(first_block);
-  const std::int32_t skip = std::clamp(wanted - found.first_block, 0,
-                                       static_cast<std::int32_t>(found.blocks.size()));
+  const std::int32_t skip =
+      std::clamp(wanted - found.first_block, 0, static_cast<std::int32_t>(found.blocks.size()));
   found.blocks.erase(found.blocks.begin(), found.blocks.begin() + skip);
   found.first_block += skip;
   if (found.first_block + static_cast<std::int32_t>(found.blocks.size()) < wanted) {
@@ -128,13 +128,14 @@ void BatchScheduler::fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
     const std::size_t held = table.block_count();
     table.append(take_blocks(group, ranges[group].end - static_cast<std::uint32_t>(held)));
     if (!copied_from[group].empty()) {
-      copy_tiles(group, copied_from[group].id(), table.ids()[held], hit.groups[group].partial_tiles);
+      copy_tiles(group, copied_from[group].id(), table.ids()[held],
+                 hit.groups[group].partial_tiles);
     }
   }
 }
 
-// Each decoding sequence needs a row in this step, a prefilling one room in its window groups. First
-// in order first: who takes the last block is who came first, and who gives back is the last.
+// Each decoding sequence needs a row in this step, a prefilling one room in its window groups.
+// First in order first: who takes the last block is who came first, and who gives back is the last.
 void BatchScheduler::grow_running() {
   for (const SequenceKey& key : scheduler_.running()) {
     if (scheduler_.state(key) == sched::State::kWaiting) {
@@ -173,8 +174,8 @@ bool BatchScheduler::try_grow(Sequence& sequence) {
   return true;
 }
 
-// After a step: what no query to come can see goes, and what the next step needs of it comes back at
-// once, before anybody else takes it.
+// After a step: what no query to come can see goes, and what the next step needs of it comes back
+// at once, before anybody else takes it.
 void BatchScheduler::advance_windows(Sequence& sequence) {
   if (!info_.layout.has_windows()) {
     return;
