@@ -189,7 +189,7 @@ class BatchScheduler {
   const backend::BackendInfo info_;
   EngineStats stats_;
   Mailbox mailbox_;
-  const std::vector<std::unique_ptr<kv::BlockPool>> pools_;  // [group]
+  const std::vector<std::unique_ptr<kv::BlockPool>> pools_;      // [group]
   const std::vector<std::unique_ptr<kv::PrefixIndex>> indexes_;  // [group]
   kv::TileHasher hasher_;
   sched::Scheduler scheduler_;

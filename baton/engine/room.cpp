@@ -103,13 +103,14 @@ void BatchScheduler::fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
     const std::size_t held = table.block_count();
     table.append(take_blocks(group, ranges[group].end - static_cast<std::uint32_t>(held)));
     if (!copied_from[group].empty()) {
-      copy_tiles(group, copied_from[group].id(), table.ids()[held], hit.groups[group].partial_tiles);
+      copy_tiles(group, copied_from[group].id(), table.ids()[held],
+                 hit.groups[group].partial_tiles);
     }
   }
 }
 
-// Each decoding sequence needs a row in this step, a prefilling one room in its window groups. First
-// in order first: who takes the last block is who came first, and who gives back is the last.
+// Each decoding sequence needs a row in this step, a prefilling one room in its window groups.
+// First in order first: who takes the last block is who came first, and who gives back is the last.
 void BatchScheduler::grow_running() {
   for (const SequenceKey& key : scheduler_.running()) {
     if (scheduler_.state(key) == sched::State::kWaiting) {
@@ -143,8 +144,8 @@ bool BatchScheduler::try_grow(Sequence& sequence) {
   return true;
 }
 
-// After a step: what no query to come can see goes, and what the next step needs of it comes back at
-// once, before anybody else takes it.
+// After a step: what no query to come can see goes, and what the next step needs of it comes back
+// at once, before anybody else takes it.
 void BatchScheduler::advance_windows(Sequence& sequence) {
   if (!info_.layout.has_windows()) {
     return;

@@ -114,8 +114,8 @@ class Scheduler {
   [[nodiscard]] std::optional<SequenceKey> next_waiting() const;
   // Rows that need room at admission.
   [[nodiscard]] static std::int32_t admission_tokens(const Demand& demand);
-  // [group]: free_blocks can be taken, new_blocks would be. Some room is left for those that run, so
-  // that a newcomer is not sent away at once.
+  // [group]: free_blocks can be taken, new_blocks would be. Some room is left for those that run,
+  // so that a newcomer is not sent away at once.
   [[nodiscard]] bool can_admit(std::span<const std::uint32_t> free_blocks,
                                std::span<const std::uint32_t> new_blocks) const;
   // waiting -> prefilling (from row cached_tokens < prefill_tokens) or reserved. The caller has

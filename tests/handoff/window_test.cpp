@@ -1,5 +1,6 @@
-// Handoffs of a model with window layers: the same bits as on a single node, only the tiles that can
-// still be seen go over, and neither node ever holds more of a window group than a window and a chunk.
+// Handoffs of a model with window layers: the same bits as on a single node, only the tiles that
+// can still be seen go over, and neither node ever holds more of a window group than a window and a
+// chunk.
 #include <gtest/gtest.h>
 
 #include "tests/handoff/cluster.h"
