@@ -95,11 +95,10 @@ Work WorkCounter::step(std::int64_t sequences, std::int64_t start, std::int64_t 
   work.bf16_macs = rows * every_row_.bf16 + heads_rows * logit_row_.bf16;
   work.fp32_macs = rows * every_row_.fp32 + heads_rows * logit_row_.fp32;
   // The last layer attends for the logit rows only.
-  const double all_pairs =
-      static_cast<double>(full_layers_) * pairs(false, start, 0, tokens) +
-      static_cast<double>(window_layers_) * pairs(true, start, 0, tokens) -
-      pairs(last_is_window_, start, 0, tokens) +
-      pairs(last_is_window_, start, tokens - logit_rows, tokens);
+  const double all_pairs = static_cast<double>(full_layers_) * pairs(false, start, 0, tokens) +
+                           static_cast<double>(window_layers_) * pairs(true, start, 0, tokens) -
+                           pairs(last_is_window_, start, 0, tokens) +
+                           pairs(last_is_window_, start, tokens - logit_rows, tokens);
   const double attention = 2.0 * static_cast<double>(sequences * query_width_) * all_pairs;
   (bf16_attention_ ? work.bf16_macs : work.fp32_macs) += attention;
   const std::int64_t in_window = std::min(start, std::max<std::int64_t>(0, window_tokens_ - 1));

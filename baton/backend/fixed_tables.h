@@ -46,9 +46,8 @@ class FixedTables {
       std::vector<kv::BlockId>& table = tables.emplace_back();
       for (std::uint32_t block = 0;
            block < static_cast<std::uint32_t>(info_.layout.blocks_for(end)); ++block) {
-        table.push_back(block < seen_from
-                            ? kv::kNoBlock
-                            : kv::BlockId{first_id + block % blocks_each_[group]});
+        table.push_back(block < seen_from ? kv::kNoBlock
+                                          : kv::BlockId{first_id + block % blocks_each_[group]});
       }
     }
     return tables;

@@ -62,8 +62,7 @@ kv::SequenceHit BatchScheduler::whole_blocks_of(const Sequence& sequence,
   std::int32_t tiles = hit.tiles / per_block * per_block;
   for (;; tiles -= per_block) {
     kv::SequenceHit shorter = kv::find_prefix(
-        info_.layout, indexes_,
-        std::span(sequence.digests).first(static_cast<std::size_t>(tiles)));
+        info_.layout, indexes_, std::span(sequence.digests).first(static_cast<std::size_t>(tiles)));
     if (!shorter.has_partial()) {
       return shorter;
     }
@@ -88,11 +87,11 @@ void BatchScheduler::index_tiles(Sequence& sequence, std::int32_t computed_token
       const std::int32_t valid = std::max(0, sequence.first_tiles[group] - first);
       const kv::BlockId id = table[static_cast<std::size_t>(block)];
       if (id != kv::kNoBlock && valid < count) {
-        indexes_[group]->insert({&id, 1},
-                                std::span(sequence.digests)
-                                    .subspan(static_cast<std::size_t>(first),
-                                             static_cast<std::size_t>(count)),
-                                static_cast<std::size_t>(valid));
+        indexes_[group]->insert(
+            {&id, 1},
+            std::span(sequence.digests)
+                .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+            static_cast<std::size_t>(valid));
       }
     }
   }

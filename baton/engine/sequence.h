@@ -26,7 +26,7 @@ struct Sequence {
   std::int32_t indexed_tiles = 0;       // of its tables, so many are in the prefix index
   // [group]: in blocks of its own, tiles before this one are not there; it began after them.
   std::vector<std::int32_t> first_tiles;
-  std::int32_t cached_tokens = -1;      // of the prompt, at its first admission; -1 = not yet
+  std::int32_t cached_tokens = -1;  // of the prompt, at its first admission; -1 = not yet
   BoundedQueue<message::EngineEvent>* events = nullptr;
   std::shared_ptr<const std::atomic<bool>> cancel;
   message::LeaseId lease;      // 0 = none

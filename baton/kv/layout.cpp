@@ -98,8 +98,8 @@ std::int32_t KvLayout::blocks_held(std::size_t group, std::int64_t tokens,
 }
 
 bool KvLayout::has_windows() const {
-  return std::ranges::any_of(
-      groups, [](const KvGroup& group) { return group.kind == GroupKind::kWindow; });
+  return std::ranges::any_of(groups,
+                             [](const KvGroup& group) { return group.kind == GroupKind::kWindow; });
 }
 
 std::int32_t KvLayout::tiles_for(std::int64_t tokens) {

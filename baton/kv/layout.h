@@ -70,7 +70,7 @@ struct KvLayout {
   // chunks of at most chunk_tokens: of a window group what a chunk and its window can touch.
   [[nodiscard]] std::int32_t blocks_held(std::size_t group, std::int64_t tokens,
                                          std::int64_t chunk_tokens) const;
-  static std::int32_t tiles_for(std::int64_t tokens);                // rounded up
+  static std::int32_t tiles_for(std::int64_t tokens);  // rounded up
   [[nodiscard]] bool has_windows() const;
   // Bytes that a handoff of n tokens moves: whole tiles with at least one real token that a query
   // to come can see.

@@ -40,12 +40,13 @@ class PrefixIndex {
 
   // The longest prefix of `tiles` that is here.
   [[nodiscard]] PrefixHit find(std::span<const TileDigest> tiles) const;
-  // A block of group 0 that has the tiles [first, end) of the block whose tiles `tiles` begins with.
+  // A block of group 0 that has the tiles [first, end) of the block whose tiles `tiles` begins
+  // with.
   [[nodiscard]] std::optional<BlockId> holder(std::span<const TileDigest> tiles, std::size_t first,
                                               std::size_t end) const;
-  // The first tiles.size() tiles of these blocks ([group]) are complete, but those before first_valid
-  // were never there (of a window group, nobody will see them). All tiles of the block so far, each
-  // time. Ignored when another column has them already.
+  // The first tiles.size() tiles of these blocks ([group]) are complete, but those before
+  // first_valid were never there (of a window group, nobody will see them). All tiles of the block
+  // so far, each time. Ignored when another column has them already.
   void insert(std::span<const BlockId> blocks, std::span<const TileDigest> tiles,
               std::size_t first_valid = 0);
   // These are the most recently used now, the first most of all: a prefix outlives its extensions.

@@ -23,8 +23,8 @@ SequenceHit::Group cut(const PrefixHit& hit, std::int32_t count, std::int32_t pe
 
 // The blocks of a window group that a prefix of `count` tiles needs; none when one is missing.
 std::optional<SequenceHit::Group> last_window(const KvGroup& shape, const PrefixIndex& index,
-                                              std::span<const TileDigest> tiles,
-                                              std::int32_t count, std::int32_t per_block) {
+                                              std::span<const TileDigest> tiles, std::int32_t count,
+                                              std::int32_t per_block) {
   const TileRange needed = shape.tiles_needed(std::int64_t{count} * kTileTokens);
   SequenceHit::Group group;
   group.first_block = needed.begin / per_block;

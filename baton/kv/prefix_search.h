@@ -16,10 +16,10 @@ namespace baton::kv {
 // Valid until an index or a pool changes.
 struct SequenceHit {
   struct Group {
-    std::int32_t first_block = 0;   // of the table: those before it are not needed
-    std::vector<BlockId> blocks;    // whole ones from there on, to be shared
-    BlockId partial = kNoBlock;     // the next one: copy partial_tiles of it
-    TileRange partial_tiles;        // counted from the block's start; empty without `partial`
+    std::int32_t first_block = 0;  // of the table: those before it are not needed
+    std::vector<BlockId> blocks;   // whole ones from there on, to be shared
+    BlockId partial = kNoBlock;    // the next one: copy partial_tiles of it
+    TileRange partial_tiles;       // counted from the block's start; empty without `partial`
   };
   std::vector<Group> groups;
   std::int32_t tiles = 0;  // of the prefix, in all

@@ -76,7 +76,7 @@ TEST_F(PrefixSearch, AWindowGroupNeedsOnlyItsLastTiles) {
 
 TEST_F(PrefixSearch, AnEarlierWindowMayStillBeThere) {
   insert(0, 0, 12);
-  insert(1, 0, 4);   // the beginning
+  insert(1, 0, 4);    // the beginning
   insert(1, 10, 12);  // of the end too little
   const SequenceHit hit = find(12);
   EXPECT_EQ(hit.tiles, 4);
@@ -84,15 +84,15 @@ TEST_F(PrefixSearch, AnEarlierWindowMayStillBeThere) {
   EXPECT_EQ(hit.groups[1].blocks.size(), 2U);
 }
 
-// A block whose first tiles never came (a handoff brings the last window only) serves no prefix that
-// needs them.
+// A block whose first tiles never came (a handoff brings the last window only) serves no prefix
+// that needs them.
 TEST_F(PrefixSearch, WhatNeverCameIsNotThere) {
   insert(0, 0, 12);
   insert(1, 7, 12);
   EXPECT_EQ(find(12).tiles, 12);  // 384 tokens: from 315, tile 9
   EXPECT_EQ(find(10).tiles, 10);  // from 251, tile 7: the block's second
   EXPECT_EQ(find(10).groups[1].first_block, 3);
-  EXPECT_EQ(find(9).tiles, 0);    // from 219, tile 6
+  EXPECT_EQ(find(9).tiles, 0);  // from 219, tile 6
   // One that has them replaces it.
   insert(1, 6, 8);
   EXPECT_EQ(find(9).tiles, 9);

@@ -9,15 +9,15 @@ namespace baton::model {
 namespace {
 
 // What files of today leave out because it is the same in all sizes.
-constexpr std::int32_t kWindowPattern = 6;     // the last layer of each six sees everything
-constexpr double kWindowRopeBase = 10000.0;    // rope_local_base_freq
-constexpr std::int32_t kLayersOf27B = 62;      // the one size whose query scale is another
+constexpr std::int32_t kWindowPattern = 6;   // the last layer of each six sees everything
+constexpr double kWindowRopeBase = 10000.0;  // rope_local_base_freq
+constexpr std::int32_t kLayersOf27B = 62;    // the one size whose query scale is another
 constexpr std::int64_t kMaxWindow = 1 << 26;
 
 Status read_windows(const Reader& reader, ModelConfig& config) {
   BATON_TRY(config.window_tokens, reader.positive("attention.sliding_window", kMaxWindow));
-  BATON_TRY(const std::int32_t pattern, reader.positive_or("attention.sliding_window_pattern",
-                                                           kMaxWindow, kWindowPattern));
+  BATON_TRY(const std::int32_t pattern,
+            reader.positive_or("attention.sliding_window_pattern", kMaxWindow, kWindowPattern));
   for (std::int32_t layer = 0; layer < config.layers; ++layer) {
     config.window_layers.push_back((layer + 1) % pattern != 0);
   }

@@ -20,11 +20,11 @@ Result<ModelDescription> describe_model(const files::GgufFile& file) {
   if (architecture == kGemma3Architecture) {
     return describe_gemma3(file);
   }
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("{}: architecture '{}' is not supported; '{}', '{}' and '{}' are",
-                          file.path(), architecture, kLlamaArchitecture, kQwen3Architecture,
-                          kGemma3Architecture),
-              file.path());
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: architecture '{}' is not supported; '{}', '{}' and '{}' are", file.path(),
+                  architecture, kLlamaArchitecture, kQwen3Architecture, kGemma3Architecture),
+      file.path());
 }
 
 }  // namespace baton::model

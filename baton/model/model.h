@@ -1,6 +1,6 @@
 // What a model is, as data: sizes, which tensor is which weight, how positions are encoded. One
-// file per family (llama.cpp, qwen3.cpp, gemma3.cpp) fills a ModelDescription from GGUF metadata; backends read
-// it and never look at names or keys. No math here. Thread: any.
+// file per family (llama.cpp, qwen3.cpp, gemma3.cpp) fills a ModelDescription from GGUF metadata;
+// backends read it and never look at names or keys. No math here. Thread: any.
 #pragma once
 
 #include "baton/base/ids.h"
@@ -73,19 +73,19 @@ struct TensorRef {
 };
 
 struct LayerWeights {
-  TensorRef attn_norm;                   // [dim], F32
-  TensorRef attn_q;                      // [heads * head_dim][dim]
-  TensorRef attn_k;                      // [kv_heads * head_dim][dim]
-  TensorRef attn_v;                      // [kv_heads * head_dim][dim]
-  TensorRef attn_output;                 // [dim][heads * head_dim]
-  std::optional<TensorRef> attn_q_norm;  // [head_dim], F32; with qk_norm
-  std::optional<TensorRef> attn_k_norm;  // [head_dim], F32; with qk_norm
+  TensorRef attn_norm;                           // [dim], F32
+  TensorRef attn_q;                              // [heads * head_dim][dim]
+  TensorRef attn_k;                              // [kv_heads * head_dim][dim]
+  TensorRef attn_v;                              // [kv_heads * head_dim][dim]
+  TensorRef attn_output;                         // [dim][heads * head_dim]
+  std::optional<TensorRef> attn_q_norm;          // [head_dim], F32; with qk_norm
+  std::optional<TensorRef> attn_k_norm;          // [head_dim], F32; with qk_norm
   std::optional<TensorRef> post_attention_norm;  // [dim], F32; with post_norms
   TensorRef ffn_norm;                            // [dim], F32
-  TensorRef ffn_gate;                    // [ffn_dim][dim]
-  TensorRef ffn_up;                      // [ffn_dim][dim]
-  TensorRef ffn_down;                    // [dim][ffn_dim]
-  std::optional<TensorRef> post_ffn_norm;  // [dim], F32; with post_norms
+  TensorRef ffn_gate;                            // [ffn_dim][dim]
+  TensorRef ffn_up;                              // [ffn_dim][dim]
+  TensorRef ffn_down;                            // [dim][ffn_dim]
+  std::optional<TensorRef> post_ffn_norm;        // [dim], F32; with post_norms
 };
 
 struct ModelDescription {

@@ -31,8 +31,8 @@ struct Recipe {
   std::uint32_t window = 0;   // attention.sliding_window; 0 = no such key
   std::uint32_t pattern = 0;  // attention.sliding_window_pattern, likewise
   std::string number_key;     // one more key, 30.0
-  std::string without;  // a tensor that is left out
-  std::string extra;    // one more tensor
+  std::string without;        // a tensor that is left out
+  std::string extra;          // one more tensor
   std::string rope_type;
   std::uint32_t eos = 4;
   std::uint32_t norm_type = kF32;

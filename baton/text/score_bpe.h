@@ -1,8 +1,8 @@
-// SentencePiece's byte-pair encoding: a text is its characters; the two neighbours whose joined text
-// is the token of the highest score are merged until no two make a token; of equal ones the leftmost
-// first. A character that ends up as no token becomes the tokens of its bytes. A heap of candidates,
-// O(n log n). Spaces are spaces here: the file's U+2581 is translated when tokens are loaded.
-// Immutable; any thread, each call with its own scratch.
+// SentencePiece's byte-pair encoding: a text is its characters; the two neighbours whose joined
+// text is the token of the highest score are merged until no two make a token; of equal ones the
+// leftmost first. A character that ends up as no token becomes the tokens of its bytes. A heap of
+// candidates, O(n log n). Spaces are spaces here: the file's U+2581 is translated when tokens are
+// loaded. Immutable; any thread, each call with its own scratch.
 #pragma once
 
 #include "baton/base/ids.h"
@@ -47,8 +47,8 @@ class ScoreBpe {
   // Appends the ids of `text`, valid UTF-8 of less than 2^31 bytes.
   void encode(std::string_view text, Scratch& scratch, std::vector<TokenId>& out) const;
 
-  // True when no token has the two bytes side by side in it, so that a text may be cut between them.
-  // Asked before spaces: texts are then words, which repeat.
+  // True when no token has the two bytes side by side in it, so that a text may be cut between
+  // them. Asked before spaces: texts are then words, which repeat.
   [[nodiscard]] bool cuts_before_space(char before) const {
     return !before_space_[static_cast<unsigned char>(before)];
   }

@@ -139,7 +139,8 @@ TEST(ScoreBpe, BrokenDescriptionsAreRefusedByName) {
     const auto made = Tokenizer::create(description);
     return made ? "no error" : made.error().message;
   };
-  const auto expect = [&](const char* what, const std::function<void(TokenizerDescription&)>& change) {
+  const auto expect = [&](const char* what,
+                          const std::function<void(TokenizerDescription&)>& change) {
     EXPECT_NE(error(change).find(what), std::string::npos) << error(change);
   };
   const auto byte = static_cast<std::size_t>(id_of("<0x41>"));

@@ -180,8 +180,9 @@ std::size_t Tokenizer::most_bytes_per_token() const {
   // Composition shrinks text: three characters of three bytes become one of three (Hangul).
   constexpr std::size_t kMostComposed = 4;
   constexpr std::size_t kSpaceSignBytes = 3;  // U+2581, which counts as a space
-  return impl_->most_bytes *
-         (impl_->nfc ? kMostComposed : impl_->score_bpe != nullptr ? kSpaceSignBytes : 1);
+  return impl_->most_bytes * (impl_->nfc                    ? kMostComposed
+                              : impl_->score_bpe != nullptr ? kSpaceSignBytes
+                                                            : 1);
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool with_control) const {

@@ -35,7 +35,8 @@ enum class TokenType : std::int32_t {
 struct TokenizerDescription {
   std::string model;  // "gpt2": byte-level BPE; "llama": SentencePiece's BPE
   std::string pre;    // gpt2: name of the pre-tokenizer: "smollm", "gpt-2", "qwen2"
-  // By id; normal ones in GPT-2's byte alphabet, or with U+2581 for a space and "<0x0A>" for a byte.
+  // By id; normal ones in GPT-2's byte alphabet, or with U+2581 for a space and "<0x0A>" for a
+  // byte.
   std::vector<std::string> tokens;
   std::vector<std::int32_t> token_types;  // by id, or empty = all normal
   std::vector<std::string> merges;        // gpt2: "left right", best first
@@ -45,15 +46,15 @@ struct TokenizerDescription {
   std::optional<std::int64_t> eot;  // end of turn, when the file names another one
   bool add_bos = false;
   bool add_eos = false;
-  bool ignore_merges = false;  // a word that is a token is taken whole (Llama 3)
+  bool ignore_merges = false;     // a word that is a token is taken whole (Llama 3)
   bool add_space_prefix = false;  // llama: a space before every text; not supported
 };
 
 class Tokenizer {
  public:
   // Errors: kUnsupported (model or pre-tokenizer not known, or what a model asks for; named),
-  // kInvalidArgument (no tokens, malformed merge, id outside of the vocabulary, merge of tokens that
-  // do not exist, scores or byte tokens missing).
+  // kInvalidArgument (no tokens, malformed merge, id outside of the vocabulary, merge of tokens
+  // that do not exist, scores or byte tokens missing).
   static Result<Tokenizer> create(const TokenizerDescription& description);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -222,10 +222,10 @@ Status load_scores(const TokenizerDescription& description, TokenizerTables& tab
   }
   const auto missing = std::find(byte_ids.begin(), byte_ids.end(), -1);
   if (missing != byte_ids.end()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("tokenizer: there is no token for byte 0x{:02X}",
-                            missing - byte_ids.begin()),
-                "tokenizer.ggml.tokens");
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("tokenizer: there is no token for byte 0x{:02X}", missing - byte_ids.begin()),
+        "tokenizer.ggml.tokens");
   }
   tables.score_bpe = std::make_unique<const ScoreBpe>(tokens, byte_ids);
   return {};
@@ -239,10 +239,10 @@ Status check_sentence_piece(const TokenizerDescription& description) {
   }
   for (std::size_t id = 0; id < description.tokens.size(); ++id) {
     if (type_of(description, id) == TokenType::kByte && !byte_of(description.tokens[id])) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("tokenizer: token {} (\"{}\") is no byte", id,
-                              description.tokens[id]),
-                  "tokenizer.ggml.tokens");
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("tokenizer: token {} (\"{}\") is no byte", id, description.tokens[id]),
+          "tokenizer.ggml.tokens");
     }
   }
   return {};

@@ -37,7 +37,7 @@ struct TokenizerTables {
   std::unordered_map<std::string_view, TokenId> whole_ids;
   std::unordered_map<std::string_view, TokenId> normal_ids;
   SpecialTokens special;
-  std::unique_ptr<const Bpe> bpe;             // one of the two
+  std::unique_ptr<const Bpe> bpe;  // one of the two
   std::unique_ptr<const ScoreBpe> score_bpe;
 };
 

@@ -1,5 +1,6 @@
 // Our logits against references that know nothing of our code: llama.cpp and a float64 forward pass
-// for SmolLM2, transformers for Qwen3 and Gemma 3. Fixtures and how they were made: tests/fixtures/model/.
+// for SmolLM2, transformers for Qwen3 and Gemma 3. Fixtures and how they were made:
+// tests/fixtures/model/.
 //
 // The tolerance for SmolLM2. Two engines that quantise activations to 8 bits differ from the exact
 // model by rounding noise of one and the same size (step = max |x| / 127 over 32 values, in every

@@ -83,7 +83,8 @@ BREAKS = [
      [KV]),
     ("prefix", "a hit that ends inside a block copies nothing",
      "baton/engine/room.cpp",
-     "copy_tiles(group, copied_from[group].id(), table.ids()[held], hit.groups[group].partial_tiles);",
+     "copy_tiles(group, copied_from[group].id(), table.ids()[held],\n"
+     "                 hit.groups[group].partial_tiles);",
      "static_cast<void>(copied_from);",
      [ENGINE, PROPERTY]),
     ("prefix", "the whole prompt may come from the cache, the last token too",

@@ -86,13 +86,14 @@ TestModel qwen3_model() {
 }
 
 TestModel gemma3_model() {
-  return {"gemma3",
-          std::make_unique<files::TemporaryFile>(read_file("tests/fixtures/model/gemma3_tiny.gguf")),
-          6,
-          1,
-          32,
-          256,
-          kContextTokens};
+  return {
+      "gemma3",
+      std::make_unique<files::TemporaryFile>(read_file("tests/fixtures/model/gemma3_tiny.gguf")),
+      6,
+      1,
+      32,
+      256,
+      kContextTokens};
 }
 
 TestModel odd_llama_model() {

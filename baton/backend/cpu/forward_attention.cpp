@@ -54,8 +54,8 @@ void Forward::add_split_tasks(GroupTasks& tasks, std::size_t index, std::int64_t
   const std::int64_t stride = kernels::attention_partial_floats(config_.head_dim);
   float* partials = partials_.as<float>().data();
   for (std::int64_t head = 0; head < config_.kv_heads; ++head) {
-    AttentionTask task{index,      head,  0, rows, -1,
-                       first_part, parts, partials + partial_rows * stride};
+    AttentionTask task{index, head,       0,     rows,
+                       -1,    first_part, parts, partials + partial_rows * stride};
     tasks.merges.push_back(task);
     for (task.part = first_part; task.part < first_part + parts; ++task.part) {
       tasks.tasks.push_back(task);
@@ -149,10 +149,9 @@ void Forward::run_attention(const AttentionTask& task, std::size_t layer, int th
     kernels_.attention_merge(args, task.first, task.last, task.parts, task.partials);
   } else if (task.part >= 0) {
     const std::int64_t stride = kernels::attention_partial_floats(config_.head_dim);
-    kernels_.attention_part(args, task.first, task.last, task.part,
-                            task.partials + (task.part - task.first_part) *
-                                                (task.last - task.first) * stride,
-                            scratch);
+    kernels_.attention_part(
+        args, task.first, task.last, task.part,
+        task.partials + (task.part - task.first_part) * (task.last - task.first) * stride, scratch);
   } else {
     kernels_.attention(args, task.first, task.last, scratch);
   }

@@ -65,8 +65,7 @@ void Forward::project_back(const PackedMatrix& weight, const float* post_norm) {
   const Work& work = work_[0];
   float* x = x_.as<float>().data();
   const bool direct = post_norm == nullptr;
-  const std::array matmuls = {
-      matmul_args(weight, work, direct ? x : work.normed, dim_, direct)};
+  const std::array matmuls = {matmul_args(weight, work, direct ? x : work.normed, dim_, direct)};
   matmul_panels(matmuls, rows_);
   if (!direct) {
     pool_.parallel_for(rows_, kSerialRows, [&](std::int64_t first, std::int64_t last, int) {

@@ -51,9 +51,9 @@ void Forward::rotate(std::size_t index, std::int64_t first, std::int64_t last) {
     }
   }
   // K heads follow Q heads in a row: one call turns both.
-  kernels_.rope(config_.is_window_layer(index) ? window_rope_table_ : rope_table_, rope_style_, positions_.as<std::int32_t>().data() + first,
-                last - first, config_.heads + config_.kv_heads, head_dim, qkv + first * qkv_width_,
-                qkv_width_);
+  kernels_.rope(config_.is_window_layer(index) ? window_rope_table_ : rope_table_, rope_style_,
+                positions_.as<std::int32_t>().data() + first, last - first,
+                config_.heads + config_.kv_heads, head_dim, qkv + first * qkv_width_, qkv_width_);
 }
 
 void Forward::project_rows(std::size_t index, std::int64_t first, std::int64_t last,

@@ -72,23 +72,24 @@ void divide(std::uint64_t budget_bytes, const CpuBackendOptions& options,
   std::uint64_t windows = 0;  // blocks of a sequence in a window group
   for (std::size_t group = 0; group < layout.groups.size(); ++group) {
     if (is_window(layout, group)) {
-      windows = std::max<std::uint64_t>(
-          windows, static_cast<std::uint64_t>(
-                       layout.blocks_held(group, context_tokens, options.max_step_tokens)));
+      windows =
+          std::max<std::uint64_t>(windows, static_cast<std::uint64_t>(layout.blocks_held(
+                                               group, context_tokens, options.max_step_tokens)));
     }
   }
   const std::uint64_t even = budget_bytes / (bytes.full + bytes.window);
   const std::uint64_t sequences =
-      windows == 0 ? 0 : std::min<std::uint64_t>(even / windows,
-                                 static_cast<std::uint64_t>(options.max_num_seqs));
+      windows == 0 ? 0
+                   : std::min<std::uint64_t>(even / windows,
+                                             static_cast<std::uint64_t>(options.max_num_seqs));
   const std::uint64_t window_blocks = sequences == 0 ? even : sequences * windows;
   const std::uint64_t full_blocks =
       bytes.full == 0 ? 0 : (budget_bytes - window_blocks * bytes.window) / bytes.full;
   constexpr std::uint64_t kMostBlocks = std::numeric_limits<std::uint32_t>::max() - 1;  // ids
   for (std::size_t group = 0; group < layout.groups.size(); ++group) {
     const std::uint64_t blocks = is_window(layout, group) ? window_blocks : full_blocks;
-    plan.groups.push_back({layout.block_bytes(group),
-                           static_cast<std::uint32_t>(std::min(blocks, kMostBlocks))});
+    plan.groups.push_back(
+        {layout.block_bytes(group), static_cast<std::uint32_t>(std::min(blocks, kMostBlocks))});
     plan.kv_bytes += plan.groups.back().block_bytes * plan.groups.back().blocks;
   }
 }

@@ -1,6 +1,6 @@
-// Bits of a model with window layers (the Gemma 3 fixture: a window of 40 tokens): the same whatever
-// the chunks, the threads, the vector width and the block size, over contexts of several key parts.
-// The runner takes away every block that a chunk cannot see.
+// Bits of a model with window layers (the Gemma 3 fixture: a window of 40 tokens): the same
+// whatever the chunks, the threads, the vector width and the block size, over contexts of several
+// key parts. The runner takes away every block that a chunk cannot see.
 #include "baton/backend/cpu/memory_plan.h"
 #include "baton/backend/runner_for_test.h"
 #include "baton/base/cpu_features.h"
@@ -84,7 +84,8 @@ TEST(WindowModel, LayoutHasTwoGroupsAndAPoolForEach) {
 // Below one sequence's window and chunk both groups are cut alike, and the context is short.
 TEST(WindowModel, ASmallBudgetIsCutEvenly) {
   CpuBackendOptions small = options();
-  const std::uint64_t column = 6ULL * 1 * 2 * 8192 / 2;  // a block of 64 of six layers: 2 tiles each
+  const std::uint64_t column =
+      6ULL * 1 * 2 * 8192 / 2;  // a block of 64 of six layers: 2 tiles each
   small.kv_memory_bytes = 2 * 6 * 2 * (2 * 32 * 32 * 2);
   Runner runner(small);
   const BackendInfo& info = runner.backend().info();
