@@ -49,6 +49,12 @@ bool NodeTable::expects(message::NodeRole role) const {
 }
 
 void NodeTable::up(const message::NodeUp& event, TimePoint now) {
+  // A node that was started anew at the same address has another name unless it was given one: the
+  // dead are not kept beside it, or the table would grow with each restart.
+  std::erase_if(nodes_, [&](const auto& entry) {
+    return entry.second.state == NodeState::kDown &&
+           entry.second.info.address == event.info.address;
+  });
   NodeRecord& record = nodes_[event.info.id];
   record.info = event.info;
   record.load = {};

@@ -34,6 +34,7 @@ class NodeTable {
 
   [[nodiscard]] bool expects(message::NodeRole role) const;
 
+  // Takes the place of a dead node of the same address, whatever that one's name.
   void up(const message::NodeUp& event, TimePoint now);
   void down(const message::NodeDown& event);
   // A peer that was reached and refused, or cannot be reached: `reason` is shown until it is up.
