@@ -1,6 +1,7 @@
 #include "baton/handoff/decode_role.h"
 
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
 #include "baton/base/log.h"
 #include "baton/handoff/convert.h"
 #include "baton/handoff/tile_plan.h"
@@ -13,7 +14,10 @@
 namespace baton::handoff {
 
 void DecodeRole::handle(DecodeInput input, TimePoint now) {
+  // kill: the node dies between two changes of state, or with what it decided still unsent.
+  static_cast<void>(BATON_FAILPOINT("decode_role.before"));
   std::visit([&](auto&& item) { on(std::move(item), now); }, std::move(input));
+  static_cast<void>(BATON_FAILPOINT("decode_role.after"));
 }
 
 void DecodeRole::on(DecodeRoleHandoff handoff, TimePoint now) {
