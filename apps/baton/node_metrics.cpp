@@ -15,6 +15,20 @@ std::function<double()> reader(const std::atomic<T>& value) {
   return [&value] { return static_cast<double>(value.load(std::memory_order_relaxed)); };
 }
 
+const char* role_name(message::NodeRole role) {
+  switch (role) {
+    case message::NodeRole::kSingle:
+      return "single";
+    case message::NodeRole::kPrefill:
+      return "prefill";
+    case message::NodeRole::kDecode:
+      return "decode";
+    case message::NodeRole::kRouter:
+      return "router";
+  }
+  return "single";
+}
+
 void add_pool(MetricsPage& page, const engine::EngineStats& engine) {
   for (std::size_t index = 0; index < engine.group_count; ++index) {
     const engine::GroupGauges& group = engine.groups[index];
@@ -127,20 +141,6 @@ void add_vllm_aliases(MetricsPage& page, const std::string& model_name,
 }
 
 }  // namespace
-
-const char* role_name(message::NodeRole role) {
-  switch (role) {
-    case message::NodeRole::kSingle:
-      return "single";
-    case message::NodeRole::kPrefill:
-      return "prefill";
-    case message::NodeRole::kDecode:
-      return "decode";
-    case message::NodeRole::kRouter:
-      return "router";
-  }
-  return "single";
-}
 
 void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,

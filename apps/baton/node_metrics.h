@@ -12,8 +12,6 @@
 
 namespace baton::app {
 
-const char* role_name(message::NodeRole role);
-
 // Each of the three may be null: the role has no such part. They must outlive the page.
 void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,

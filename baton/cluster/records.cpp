@@ -6,6 +6,13 @@ namespace baton::cluster {
 
 namespace {
 
+bool plays(const message::NodeInfo& info, message::NodeRole role) {
+  return info.role == role ||
+         (role == message::NodeRole::kDecode && info.role == message::NodeRole::kSingle);
+}
+
+}  // namespace
+
 std::string_view role_name(message::NodeRole role) {
   switch (role) {
     case message::NodeRole::kSingle:
@@ -19,13 +26,6 @@ std::string_view role_name(message::NodeRole role) {
   }
   return "unknown";
 }
-
-bool plays(const message::NodeInfo& info, message::NodeRole role) {
-  return info.role == role ||
-         (role == message::NodeRole::kDecode && info.role == message::NodeRole::kSingle);
-}
-
-}  // namespace
 
 std::string_view node_state_name(NodeState state) {
   switch (state) {

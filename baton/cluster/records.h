@@ -17,6 +17,7 @@ namespace baton::cluster {
 
 enum class NodeState : std::uint8_t { kUp, kDraining, kDown };
 std::string_view node_state_name(NodeState state);
+std::string_view role_name(message::NodeRole role);
 
 struct NodeRecord {
   message::NodeInfo info;

@@ -54,7 +54,6 @@ asio::awaitable<Result<PayloadSent>> send_handoff_payload(Transport& transport,
       poisoned = poisoned_copy(layout, frame, spans);
       spans.assign(1, poisoned);
     }
-    static_cast<void>(BATON_FAILPOINT("handoff.frame"));  // kill: the sender dies in mid transfer
     auto written =
         co_await transport.send_blocks(job.to, job.key, frame, sent.frames, std::move(spans));
     if (!written) {
@@ -71,7 +70,6 @@ asio::awaitable<Result<PayloadSent>> send_handoff_payload(Transport& transport,
   job.commit.set_frames(sent.frames);
   job.commit.set_payload_bytes(sent.payload_bytes);
   job.commit.set_digest(digest.value());
-  static_cast<void>(BATON_FAILPOINT("handoff.commit"));  // kill: all is sent but the Commit
   if (BATON_FAILPOINT("handoff.drop_commit")) {
     co_return sent;
   }
