@@ -14,8 +14,8 @@ std::string_view event_name(EventKind kind) {
       return "sent";
     case EventKind::kFirstToken:
       return "first_token";
-    case EventKind::kHandedOff:
-      return "handed_off";
+    case EventKind::kCommitted:
+      return "committed";
     case EventKind::kLost:
       return "lost";
   }

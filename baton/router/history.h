@@ -28,7 +28,7 @@ enum class EventKind : std::uint8_t {
   kWaiting,     // no node can take it now
   kSent,        // an attempt left: `node` prefills, `decode_node` decodes (the same: no handoff)
   kFirstToken,  // `node` made the attempt's first token
-  kHandedOff,   // `node` has the KV and decodes: its first message came
+  kCommitted,   // `node` has verified the KV and decodes: its first message came
   kLost,        // the attempt is over; `node` had it, `reason` says why
 };
 std::string_view event_name(EventKind kind);

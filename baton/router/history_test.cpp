@@ -77,7 +77,7 @@ TEST_F(HistoryOfRouter, OneSplitRequest) {
 
   const RequestHistory& request = router_.history().requests().back();
   EXPECT_EQ(kinds(),
-            (std::vector{EventKind::kSent, EventKind::kFirstToken, EventKind::kHandedOff}));
+            (std::vector{EventKind::kSent, EventKind::kFirstToken, EventKind::kCommitted}));
   EXPECT_EQ(request.events[0].at, began);
   EXPECT_EQ(request.events[1].at, began + kStep);
   EXPECT_EQ(request.events[1].node, sent.node);
@@ -102,7 +102,7 @@ TEST_F(HistoryOfRouter, ADeadNodeLeavesItsNameAndTheReason) {
   EXPECT_NE(second.decode_node, first.decode_node);
   EXPECT_EQ(second.tokens, 2) << "the replay carries what the client has";
   token(second.node.value, 1, 2, 2);
-  EXPECT_EQ(kinds(), (std::vector{EventKind::kSent, EventKind::kFirstToken, EventKind::kHandedOff,
+  EXPECT_EQ(kinds(), (std::vector{EventKind::kSent, EventKind::kFirstToken, EventKind::kCommitted,
                                   EventKind::kLost, EventKind::kSent, EventKind::kFirstToken}));
   const HistoryEvent& lost = router_.history().requests().back().events[3];
   EXPECT_EQ(lost.node, first.decode_node);

@@ -149,7 +149,7 @@ void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, T
     sequence->silent_until = now + options_.silence_deadline;
     sequence->route.kv_bytes = std::max(sequence->route.kv_bytes, token.kv_bytes);
     if (from == sequence->decode && !sequence->prefill.value.empty()) {
-      note(*sequence, EventKind::kHandedOff, from);
+      note(*sequence, EventKind::kCommitted, from);
       close_leg(sequence->prefill);  // its Commit was verified: that node's part is over
     }
     if (!sequence->progressed && token.index == sequence->next_index()) {

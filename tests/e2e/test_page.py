@@ -70,7 +70,7 @@ class ClusterDataTest(E2eCase):
         self.assertEqual((request["prompt_tokens"], request["tokens"], request["max_tokens"]), (300, 5, 5))
         self.assertEqual(request["kv_bytes"], answer.served["kv_bytes"])
         self.assertEqual(steps(request)[0], "sent")
-        self.assertEqual(sorted(steps(request)[1:]), ["first_token", "handed_off"])
+        self.assertEqual(sorted(steps(request)[1:]), ["committed", "first_token"])
         sent = request["events"][0]
         self.assertEqual((sent["node"], sent["decode_node"]),
                          (answer.served["prefill_node"], answer.served["decode_node"]))
@@ -232,7 +232,7 @@ class BrowserTest(E2eCase):
         seen = page.evaluate("previous.now_us")
         page.wait(f"previous.now_us > {seen} + 1500000", patient(10))
         self.assertEqual(page.evaluate("document.activeElement.getAttribute('aria-expanded')"), "true")
-        self.assertIn("KV is on", self.text("#requests .details"))
+        self.assertIn("has verified the KV", self.text("#requests .details"))
         self.assertEqual(page.problems, [])
 
     def test_light_and_dark(self):
