@@ -67,7 +67,8 @@ class Load:
         self.go = threading.Event()
         self.ended = False
         self.lock = threading.Lock()
-        self.under_way = 0
+        self.kills = 0  # so far; counted by who kills
+        self.under_way = {}  # thread -> kills when its request began
         self.requests, self.lost, self.different = 0, [], []
         self.threads = [threading.Thread(target=self._work, args=(random.Random(f"{seed}/{index}"),), daemon=True)
                         for index in range(clients)]
@@ -85,12 +86,12 @@ class Load:
                     return
                 if not self.go.is_set():
                     continue
-                self.under_way += 1
+                self.under_way[threading.get_ident()] = self.kills
             try:
                 self._one(source)
             finally:
                 with self.lock:
-                    self.under_way -= 1
+                    del self.under_way[threading.get_ident()]
 
     def _one(self, source):
         index = source.randrange(len(self.bodies))
@@ -111,13 +112,18 @@ class Load:
             elif lines != self.references[index]:
                 self.different.append(f"request {index}: {first_difference(lines, self.references[index])}")
 
+    def most_kills_seen(self):
+        """By one of the requests under way."""
+        with self.lock:
+            return self.kills - min(self.under_way.values(), default=self.kills)
+
     def pause(self, timeout_s):
         """True once nothing is under way; the answers that were have been compared."""
         self.go.clear()
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with self.lock:
-                if self.under_way == 0:
+                if not self.under_way:
                     return True
             time.sleep(0.02)
         return False
