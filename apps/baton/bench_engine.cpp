@@ -1,6 +1,7 @@
 #include "apps/baton/bench_engine.h"
 
 #include "baton/backend/cpu/cpu_backend.h"
+#include "baton/backend/fixed_tables.h"
 #include "baton/base/clock.h"
 #include "baton/base/cpu_features.h"
 
@@ -24,15 +25,10 @@ namespace {
 class Bench {
  public:
   Bench(backend::Backend& backend, std::int32_t batch, std::int32_t tokens_each)
-      : backend_(backend), batch_(batch) {
-    const std::int32_t blocks = backend.info().layout.blocks_for(tokens_each);
-    for (std::int32_t sequence = 0; sequence < batch; ++sequence) {
-      std::vector<kv::BlockId> table;
-      for (std::int32_t block = 0; block < blocks; ++block) {
-        table.push_back({static_cast<std::uint32_t>(sequence * blocks + block)});
-      }
-      tables_.push_back(std::move(table));
-    }
+      : backend_(backend),
+        batch_(batch),
+        tables_(backend.info(), tokens_each),
+        current_(static_cast<std::size_t>(batch)) {
     std::mt19937 random(1);
     tokens_.resize(static_cast<std::size_t>(tokens_each));
     for (TokenId& token : tokens_) {
@@ -81,7 +77,9 @@ class Bench {
     backend::SequencePlan plan;
     plan.tokens = tokens;
     plan.start = start;
-    plan.tables = {tables_[static_cast<std::size_t>(sequence)]};
+    auto& tables = current_[static_cast<std::size_t>(sequence)];
+    tables = tables_.at(sequence, start, start + static_cast<std::int64_t>(tokens.size()));
+    plan.tables = backend::FixedTables::spans(tables);
     plan.logit_rows = logits ? 1 : 0;
     plan.sampling = &greedy_;
     return plan;
@@ -89,7 +87,8 @@ class Bench {
 
   backend::Backend& backend_;
   std::int32_t batch_;
-  std::vector<std::vector<kv::BlockId>> tables_;
+  backend::FixedTables tables_;
+  std::vector<std::vector<std::vector<kv::BlockId>>> current_;  // [sequence][group], of the step
   std::vector<TokenId> tokens_;
   sample::SamplingParams greedy_;
 };
@@ -169,8 +168,8 @@ std::vector<double> time_runs(std::int32_t repetitions, Run&& run) {
 }
 
 Status check_fits(const backend::BackendInfo& info, std::int32_t batch, std::int32_t tokens_each) {
-  const std::int64_t blocks = std::int64_t{info.layout.blocks_for(tokens_each)} * batch;
-  if (tokens_each > info.max_context_tokens || blocks > info.group_blocks[0]) {
+  if (tokens_each > info.max_context_tokens ||
+      !backend::FixedTables(info, tokens_each).fit(batch)) {
     return fail(
         ErrorCode::kContextTooLong,
         fmt::format("{} sequences of {} tokens do not fit: the context is {} tokens, the KV "

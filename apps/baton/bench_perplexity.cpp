@@ -1,6 +1,7 @@
 #include "apps/baton/bench_perplexity.h"
 
 #include "baton/backend/cpu/cpu_backend.h"
+#include "baton/backend/fixed_tables.h"
 #include "baton/base/cpu_features.h"
 #include "baton/files/gguf.h"
 #include "baton/model/model.h"
@@ -90,18 +91,14 @@ Result<std::unique_ptr<backend::Backend>> make_backend(const BenchPerplexityOpti
 
 // The second half of a window: tokens [context / 2 + 1, context), each from the logits before it.
 std::vector<Scored> score_window(backend::Backend& backend, std::span<const TokenId> window) {
-  std::vector<kv::BlockId> table;
-  const std::int32_t blocks =
-      backend.info().layout.blocks_for(static_cast<std::int64_t>(window.size()));
-  for (std::int32_t block = 0; block < blocks; ++block) {
-    table.push_back({static_cast<std::uint32_t>(block)});
-  }
+  const auto rows = static_cast<std::int32_t>(window.size());
+  const auto tables = backend::FixedTables(backend.info(), rows).at(0, 0, rows);
   sample::SamplingParams greedy;
   greedy.temperature = 0.0F;
   const std::size_t first = window.size() / 2;
   backend::SequencePlan part;
   part.tokens = window.first(window.size() - 1);
-  part.tables = {table};
+  part.tables = backend::FixedTables::spans(tables);
   part.logit_rows = static_cast<std::int32_t>(part.tokens.size() - first);
   part.sampling = &greedy;
   part.keep_logits = true;

@@ -43,13 +43,15 @@ double Work::read_seconds(const bench::Limits& limits) const {
 }
 
 WorkCounter::WorkCounter(const model::ModelDescription& description, kv::KvDtype kv_dtype)
-    : layers_(description.config.layers),
+    : window_tokens_(description.config.window_tokens),
       query_width_(std::int64_t{description.config.heads} * description.config.head_dim),
-      kv_bytes_per_token_(2.0 * description.config.layers * description.config.kv_heads *
-                          description.config.head_dim * kv_bytes_per_value(kv_dtype)),
+      kv_bytes_per_token_(2.0 * description.config.kv_heads * description.config.head_dim *
+                          kv_bytes_per_value(kv_dtype)),
       bf16_attention_(kv_dtype == kv::KvDtype::kBf16) {
   for (std::size_t index = 0; index < description.layers.size(); ++index) {
     const model::LayerWeights& layer = description.layers[index];
+    last_is_window_ = description.config.is_window_layer(index);
+    ++(last_is_window_ ? window_layers_ : full_layers_);
     for (const model::TensorRef* ref : {&layer.attn_q, &layer.attn_k, &layer.attn_v}) {
       add_matrix(*ref, every_row_, layer_bytes_);
     }
@@ -75,6 +77,15 @@ void WorkCounter::add_matrix(const model::TensorRef& ref, Macs& macs, double& by
   }
 }
 
+// A query at position p sees p + 1 keys, in a window layer at most the window.
+double WorkCounter::pairs(bool window_layer, std::int64_t start, std::int64_t first,
+                          std::int64_t last) const {
+  const std::int64_t cut = window_layer ? std::clamp(window_tokens_ - start, first, last) : last;
+  return static_cast<double>(cut - first) *
+             (static_cast<double>(start) + static_cast<double>(first + cut + 1) / 2.0) +
+         static_cast<double>(last - cut) * static_cast<double>(window_tokens_);
+}
+
 Work WorkCounter::step(std::int64_t sequences, std::int64_t start, std::int64_t tokens,
                        std::int64_t logit_rows) const {
   const auto rows = static_cast<double>(sequences * tokens);
@@ -83,17 +94,18 @@ Work WorkCounter::step(std::int64_t sequences, std::int64_t start, std::int64_t 
   work.int8_macs = rows * every_row_.int8 + heads_rows * logit_row_.int8;
   work.bf16_macs = rows * every_row_.bf16 + heads_rows * logit_row_.bf16;
   work.fp32_macs = rows * every_row_.fp32 + heads_rows * logit_row_.fp32;
-  // A query at position p sees p + 1 keys; the last layer attends for the logit rows only.
-  const auto visible = [start](std::int64_t first, std::int64_t last) {
-    return static_cast<double>(last - first) *
-           (static_cast<double>(start) + static_cast<double>(first + last + 1) / 2.0);
-  };
-  const double pairs =
-      static_cast<double>(layers_ - 1) * visible(0, tokens) + visible(tokens - logit_rows, tokens);
-  const double attention = 2.0 * static_cast<double>(sequences * query_width_) * pairs;
+  // The last layer attends for the logit rows only.
+  const double all_pairs = static_cast<double>(full_layers_) * pairs(false, start, 0, tokens) +
+                           static_cast<double>(window_layers_) * pairs(true, start, 0, tokens) -
+                           pairs(last_is_window_, start, 0, tokens) +
+                           pairs(last_is_window_, start, tokens - logit_rows, tokens);
+  const double attention = 2.0 * static_cast<double>(sequences * query_width_) * all_pairs;
   (bf16_attention_ ? work.bf16_macs : work.fp32_macs) += attention;
+  const std::int64_t in_window = std::min(start, std::max<std::int64_t>(0, window_tokens_ - 1));
+  const std::int64_t read_rows =
+      full_layers_ * (start + tokens) + window_layers_ * (in_window + tokens);
   work.bytes = layer_bytes_ + (logit_rows > 0 ? head_bytes_ : 0.0) +
-               static_cast<double>(sequences * (start + tokens)) * kv_bytes_per_token_;
+               static_cast<double>(sequences * read_rows) * kv_bytes_per_token_;
   return work;
 }
 

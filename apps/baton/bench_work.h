@@ -48,9 +48,16 @@ class WorkCounter {
   Macs logit_row_;  // the rest of the last layer, and the head
   double layer_bytes_ = 0;
   double head_bytes_ = 0;
-  std::int64_t layers_ = 0;
+  // Products of queries with keys in one layer: those at positions start + [first, last).
+  [[nodiscard]] double pairs(bool window_layer, std::int64_t start, std::int64_t first,
+                             std::int64_t last) const;
+
+  std::int64_t full_layers_ = 0;
+  std::int64_t window_layers_ = 0;
+  std::int64_t window_tokens_ = 0;
+  bool last_is_window_ = false;
   std::int64_t query_width_ = 0;   // heads * head_dim
-  double kv_bytes_per_token_ = 0;  // of all layers
+  double kv_bytes_per_token_ = 0;  // of one layer
   bool bf16_attention_ = false;
 };
 

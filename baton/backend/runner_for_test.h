@@ -38,6 +38,14 @@ inline std::string test_model_path() {
   return path;
 }
 
+// Gemma 3 270M, which scripts/nightly fetches; tests skip without it.
+inline std::string test_gemma_path() {
+  if (const char* given = std::getenv("BATON_TEST_GEMMA")) {
+    return given;
+  }
+  return std::filesystem::path(test_model_path()).parent_path() / "gemma-3-270m-q4_k_m.gguf";
+}
+
 inline std::vector<TokenId> random_tokens(std::size_t count, unsigned seed,
                                           TokenId vocabulary = 49152) {
   std::mt19937 random(seed);
@@ -67,39 +75,49 @@ class Runner {
     }
     backend_ = std::move(*made);
     greedy_.temperature = 0.0F;
-    const std::uint32_t blocks = backend_->info().group_blocks[0];
-    for (std::uint32_t block = 0; block < blocks; ++block) {
-      free_.push_back({blocks - 1 - block});
+    for (const std::uint32_t blocks : backend_->info().group_blocks) {
+      std::vector<kv::BlockId>& free = free_.emplace_back();
+      for (std::uint32_t block = 0; block < blocks; ++block) {
+        free.push_back({blocks - 1 - block});
+      }
     }
   }
 
   struct Sequence {
     std::vector<TokenId> tokens;
-    std::vector<kv::BlockId> table;
+    std::vector<std::vector<kv::BlockId>> tables;  // [group], whole sequences
+    std::vector<std::vector<kv::BlockId>> seen;    // what the part last planned may see
     std::size_t done = 0;
   };
 
   Sequence start(std::vector<TokenId> tokens) {
-    Sequence sequence{std::move(tokens), {}, 0};
+    Sequence sequence{std::move(tokens), {}, {}, 0};
     const auto blocks = static_cast<std::size_t>(
         backend_->info().layout.blocks_for(static_cast<std::int64_t>(sequence.tokens.size())));
-    for (std::size_t block = 0; block < blocks; ++block) {
-      sequence.table.push_back(free_.back());
-      free_.pop_back();
+    for (std::vector<kv::BlockId>& free : free_) {
+      std::vector<kv::BlockId>& table = sequence.tables.emplace_back();
+      for (std::size_t block = 0; block < blocks; ++block) {
+        table.push_back(free.back());
+        free.pop_back();
+      }
     }
     return sequence;
   }
   // Freed blocks are filled with NaN (all ones), as debug builds do.
   void finish(Sequence& sequence) {
-    for (const kv::BlockId block : sequence.table) {
-      std::ranges::fill(backend_->block_bytes(0, block), std::byte{0xFF});
-      free_.push_back(block);
+    for (std::size_t group = 0; group < free_.size(); ++group) {
+      for (const kv::BlockId block : sequence.tables[group]) {
+        std::ranges::fill(backend_->block_bytes(group, block), std::byte{0xFF});
+        free_[group].push_back(block);
+      }
     }
-    sequence.table.clear();
+    sequence.tables.clear();
   }
   void poison_free_blocks() {
-    for (const kv::BlockId block : free_) {
-      std::ranges::fill(backend_->block_bytes(0, block), std::byte{0xFF});
+    for (std::size_t group = 0; group < free_.size(); ++group) {
+      for (const kv::BlockId block : free_[group]) {
+        std::ranges::fill(backend_->block_bytes(group, block), std::byte{0xFF});
+      }
     }
   }
 
@@ -109,7 +127,15 @@ class Runner {
     count = std::min(count, sequence.tokens.size() - sequence.done);
     part.tokens = std::span(sequence.tokens).subspan(sequence.done, count);
     part.start = static_cast<std::int32_t>(sequence.done);
-    part.tables = {sequence.table};
+    // What no query of this part can see is not there.
+    sequence.seen = sequence.tables;
+    for (std::size_t group = 0; group < free_.size(); ++group) {
+      const kv::KvLayout& layout = backend_->info().layout;
+      const auto hidden = static_cast<std::ptrdiff_t>(
+          layout.groups[group].first_visible(part.start) / layout.block_tokens);
+      std::fill_n(sequence.seen[group].begin(), hidden, kv::kNoBlock);
+    }
+    part.tables.assign(sequence.seen.begin(), sequence.seen.end());
     sequence.done += count;
     part.logit_rows = sequence.done == sequence.tokens.size() ? 1 : 0;
     part.sampling = &greedy_;
@@ -140,7 +166,7 @@ class Runner {
 
  private:
   std::unique_ptr<Backend> backend_;
-  std::vector<kv::BlockId> free_;
+  std::vector<std::vector<kv::BlockId>> free_;  // [group]
   sample::SamplingParams greedy_;
 };
 

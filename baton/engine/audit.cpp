@@ -63,8 +63,8 @@ void BatchScheduler::publish_gauges() {
 }
 
 void BatchScheduler::check_integrity() const {
-  index_.check_integrity();
   for (std::size_t group = 0; group < pools_.size(); ++group) {
+    indexes_[group]->check_integrity();
     const kv::BlockPool& pool = *pools_[group];
     pool.check_integrity();
     std::vector<std::uint32_t> known(pool.total_blocks(), 0);
@@ -73,12 +73,16 @@ void BatchScheduler::check_integrity() const {
         continue;  // waiting
       }
       for (const kv::BlockId block : sequence->tables[group].ids()) {
-        ++known[block.value];
+        if (block != kv::kNoBlock) {
+          ++known[block.value];
+        }
       }
     }
     for (const auto& [id, lease] : leases_) {
       for (const kv::BlockRef& ref : lease.refs[group]) {
-        ++known[ref.id().value];
+        if (!ref.empty()) {
+          ++known[ref.id().value];
+        }
       }
     }
     for (std::uint32_t block = 0; block < known.size(); ++block) {

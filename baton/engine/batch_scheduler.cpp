@@ -82,7 +82,7 @@ BatchScheduler::BatchScheduler(backend::Backend& backend, const Clock& clock,
       stats_(info_.layout.groups.size()),
       mailbox_(config.mailbox_capacity),
       pools_(make_pools()),
-      index_(info_.layout.tiles_per_block(), pools_),
+      indexes_(make_indexes()),
       hasher_(config.cache_key),
       scheduler_(scheduler_config(config, info_)) {
   publish_gauges();

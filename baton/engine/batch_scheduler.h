@@ -19,6 +19,7 @@
 #include "baton/engine/stats.h"
 #include "baton/kv/block_pool.h"
 #include "baton/kv/prefix_index.h"
+#include "baton/kv/prefix_search.h"
 #include "baton/message/engine.h"
 #include "baton/sched/scheduler.h"
 
@@ -148,18 +149,24 @@ class BatchScheduler {
   [[nodiscard]] Duration sleep_limit() const;
   // room.cpp
   void admit();
-  [[nodiscard]] bool try_admit(Sequence& sequence, const kv::PrefixHit& hit);
-  void grow_decoding();
-  [[nodiscard]] bool try_grow(Sequence& sequence, std::int32_t tokens);
+  [[nodiscard]] bool try_admit(Sequence& sequence, const kv::SequenceHit& hit);
+  void fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
+                   std::span<const sched::BlockRange> ranges);
+  void grow_running();
+  [[nodiscard]] bool try_grow(Sequence& sequence);
+  void advance_windows(Sequence& sequence);
   void preempt(const SequenceKey& key);
   std::vector<kv::BlockRef> take_blocks(std::size_t group, std::uint32_t count);
   void drop_tables(Sequence& sequence);
   // prefix.cpp
-  [[nodiscard]] kv::PrefixHit find_prefix(Sequence& sequence);
+  std::vector<std::unique_ptr<kv::PrefixIndex>> make_indexes();
+  [[nodiscard]] kv::SequenceHit find_prefix(Sequence& sequence);
+  [[nodiscard]] kv::SequenceHit whole_blocks_of(const Sequence& sequence,
+                                                const kv::SequenceHit& hit) const;
   void index_tiles(Sequence& sequence, std::int32_t computed_tokens);
   void extend_digests(Sequence& sequence, std::size_t tiles);
   void set_digest_root(Sequence& sequence);
-  void copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to, std::int32_t tiles);
+  void copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to, kv::TileRange tiles);
   // step.cpp
   bool step();
   void build_plan(const sched::Batch& batch);
@@ -182,8 +189,8 @@ class BatchScheduler {
   const backend::BackendInfo info_;
   EngineStats stats_;
   Mailbox mailbox_;
-  const std::vector<std::unique_ptr<kv::BlockPool>> pools_;  // [group]
-  kv::PrefixIndex index_;
+  const std::vector<std::unique_ptr<kv::BlockPool>> pools_;      // [group]
+  const std::vector<std::unique_ptr<kv::PrefixIndex>> indexes_;  // [group]
   kv::TileHasher hasher_;
   sched::Scheduler scheduler_;
   std::unordered_map<SequenceKey, std::unique_ptr<Sequence>> sequences_;

@@ -56,11 +56,13 @@ message::LeasedBlocks BatchScheduler::lend(Sequence& sequence, std::int32_t kv_t
   lent.lease = message::LeaseId{next_lease_++};
   Lease lease{sequence.key(), {}};
   for (std::size_t group = 0; group < pools_.size(); ++group) {
-    lease.refs.push_back(
-        sequence.tables[group].share_first(scheduler_.blocks_needed(group, kv_tokens)));
+    lease.refs.push_back(sequence.tables[group].share_first(
+        static_cast<std::size_t>(info_.layout.blocks_for(kv_tokens))));
     std::vector<message::LeasedBlock>& table = lent.tables.emplace_back();
     for (const kv::BlockRef& ref : lease.refs.back()) {
-      table.push_back({ref.id(), backend_.block_bytes(group, ref.id())});
+      table.push_back(ref.empty()
+                          ? message::LeasedBlock{kv::kNoBlock, {}}
+                          : message::LeasedBlock{ref.id(), backend_.block_bytes(group, ref.id())});
     }
   }
   leases_.emplace(lent.lease.value, std::move(lease));

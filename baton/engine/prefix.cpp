@@ -32,19 +32,45 @@ void BatchScheduler::extend_digests(Sequence& sequence, std::size_t tiles) {
   }
 }
 
+std::vector<std::unique_ptr<kv::PrefixIndex>> BatchScheduler::make_indexes() {
+  std::vector<std::unique_ptr<kv::PrefixIndex>> indexes;
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    indexes.push_back(std::make_unique<kv::PrefixIndex>(info_.layout.tiles_per_block(),
+                                                        std::span(pools_).subspan(group, 1)));
+  }
+  return indexes;
+}
+
 // Whole tiles before the last token: that one is always computed, for its logits. A reservation
 // takes fresh blocks for all, as its grant asks for all tiles (issue 5 will ask for fewer).
-kv::PrefixHit BatchScheduler::find_prefix(Sequence& sequence) {
+kv::SequenceHit BatchScheduler::find_prefix(Sequence& sequence) {
   if (!config_.prefix_cache || scheduler_.demand(sequence.key()).kind == sched::Kind::kReserve) {
-    return {};
+    kv::SequenceHit none;
+    none.groups.resize(pools_.size());
+    return none;
   }
   const std::size_t tiles =
       (sequence.tokens.size() - 1) / static_cast<std::size_t>(kv::kTileTokens);
   extend_digests(sequence, tiles);
-  return index_.find(std::span(sequence.digests).first(tiles));
+  return kv::find_prefix(info_.layout, indexes_, std::span(sequence.digests).first(tiles));
 }
 
-// Rows [0, computed_tokens) are in its blocks: their complete tiles may be shared from now on.
+// A hit that ends where a block ends, so that nothing is copied.
+kv::SequenceHit BatchScheduler::whole_blocks_of(const Sequence& sequence,
+                                                const kv::SequenceHit& hit) const {
+  const std::int32_t per_block = info_.layout.tiles_per_block();
+  std::int32_t tiles = hit.tiles / per_block * per_block;
+  for (;; tiles -= per_block) {
+    kv::SequenceHit shorter = kv::find_prefix(
+        info_.layout, indexes_, std::span(sequence.digests).first(static_cast<std::size_t>(tiles)));
+    if (!shorter.has_partial()) {
+      return shorter;
+    }
+  }
+}
+
+// Rows [0, computed_tokens) are in its blocks, those of window groups as far as they were not given
+// back: their complete tiles may be shared from now on.
 void BatchScheduler::index_tiles(Sequence& sequence, std::int32_t computed_tokens) {
   const std::int32_t complete = computed_tokens / kv::kTileTokens;
   if (!config_.prefix_cache || complete <= sequence.indexed_tiles) {
@@ -52,31 +78,36 @@ void BatchScheduler::index_tiles(Sequence& sequence, std::int32_t computed_token
   }
   extend_digests(sequence, static_cast<std::size_t>(complete));
   const std::int32_t per_block = info_.layout.tiles_per_block();
-  for (std::int32_t block = sequence.indexed_tiles / per_block; block * per_block < complete;
-       ++block) {
-    std::vector<kv::BlockId> column;
-    for (const kv::BlockTable& table : sequence.tables) {
-      column.push_back(table.ids()[static_cast<std::size_t>(block)]);
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    const std::span<const kv::BlockId> table = sequence.tables[group].ids();
+    for (std::int32_t block = sequence.indexed_tiles / per_block; block * per_block < complete;
+         ++block) {
+      const std::int32_t first = block * per_block;
+      const std::int32_t count = std::min(per_block, complete - first);
+      const std::int32_t valid = std::max(0, sequence.first_tiles[group] - first);
+      const kv::BlockId id = table[static_cast<std::size_t>(block)];
+      if (id != kv::kNoBlock && valid < count) {
+        indexes_[group]->insert(
+            {&id, 1},
+            std::span(sequence.digests)
+                .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+            static_cast<std::size_t>(valid));
+      }
     }
-    const std::int32_t first = block * per_block;
-    index_.insert(column,
-                  std::span(sequence.digests)
-                      .subspan(static_cast<std::size_t>(first),
-                               static_cast<std::size_t>(std::min(per_block, complete - first))));
   }
   sequence.indexed_tiles = complete;
 }
 
-// The first tiles of a block lie side by side for each layer and head.
+// Tiles of a block lie side by side for each layer and head.
 void BatchScheduler::copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to,
-                                std::int32_t tiles) {
+                                kv::TileRange tiles) {
   const kv::KvGroup& shape = info_.layout.groups[group];
   const std::span<const std::byte> source = backend_.block_bytes(group, from);
   const std::span<std::byte> target = backend_.block_bytes(group, to);
-  const std::size_t bytes = static_cast<std::size_t>(tiles) * shape.tile_bytes();
+  const std::size_t bytes = static_cast<std::size_t>(tiles.end - tiles.begin) * shape.tile_bytes();
   for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size()); ++layer) {
     for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
-      const std::size_t offset = info_.layout.tile_offset(group, layer, head, 0);
+      const std::size_t offset = info_.layout.tile_offset(group, layer, head, tiles.begin);
       std::memcpy(target.data() + offset, source.data() + offset, bytes);
     }
   }

@@ -11,7 +11,7 @@ namespace baton::engine {
 
 // Of that many blocks, all free or made free by forgetting what is cached. The caller has counted.
 std::vector<kv::BlockRef> BatchScheduler::take_blocks(std::size_t group, std::uint32_t count) {
-  while (pools_[group]->free_blocks() < count && index_.evict()) {
+  while (pools_[group]->free_blocks() < count && indexes_[group]->evict()) {
   }
   auto blocks = pools_[group]->try_take(count);
   BATON_CHECK(blocks.has_value(), "no room for {} blocks in group {}", count, group);
@@ -21,13 +21,11 @@ std::vector<kv::BlockRef> BatchScheduler::take_blocks(std::size_t group, std::ui
 void BatchScheduler::admit() {
   while (const auto key = scheduler_.next_waiting()) {
     Sequence& sequence = *sequences_.at(*key);
-    kv::PrefixHit hit = find_prefix(sequence);
+    const kv::SequenceHit hit = find_prefix(sequence);
     bool admitted = try_admit(sequence, hit);
-    if (!admitted && hit.partial_tiles > 0) {
+    if (!admitted && hit.has_partial()) {
       // The block that would be copied from may be the very one that is needed.
-      hit.tiles -= std::exchange(hit.partial_tiles, 0);
-      hit.partial.clear();
-      admitted = try_admit(sequence, hit);
+      admitted = try_admit(sequence, whole_blocks_of(sequence, hit));
     }
     if (!admitted) {
       return;
@@ -35,44 +33,30 @@ void BatchScheduler::admit() {
   }
 }
 
-bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
+bool BatchScheduler::try_admit(Sequence& sequence, const kv::SequenceHit& hit) {
   const SequenceKey key = sequence.key();
-  const auto shared = static_cast<std::uint32_t>(hit.blocks.size());
+  const sched::Demand demand = scheduler_.demand(key);
+  const std::int32_t cached_tokens = hit.tiles * kv::kTileTokens;
   std::vector<std::uint32_t> room;
+  std::vector<std::uint32_t> more;
+  std::vector<sched::BlockRange> ranges;  // those that it is to have
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     const kv::BlockPool& pool = *pools_[group];
+    const kv::SequenceHit::Group& found = hit.groups[group];
     // What is cached can be taken, but not what this sequence itself wants to keep.
     std::uint32_t wanted = 0;
-    for (const std::vector<kv::BlockId>& column : hit.blocks) {
-      wanted += pool.references(column[group]) == 0 ? 1 : 0;
+    for (const kv::BlockId block : found.blocks) {
+      wanted += pool.references(block) == 0 ? 1 : 0;
     }
-    wanted += hit.partial_tiles > 0 && pool.references(hit.partial[group]) == 0 ? 1 : 0;
+    wanted += found.partial != kv::kNoBlock && pool.references(found.partial) == 0 ? 1 : 0;
     room.push_back(pool.free_blocks() + pool.cached_blocks() - wanted);
+    ranges.push_back(scheduler_.blocks_at_admission(group, demand, cached_tokens));
+    more.push_back(ranges[group].count() - static_cast<std::uint32_t>(found.blocks.size()));
   }
-  if (!scheduler_.can_admit(key, room, shared)) {
+  if (!scheduler_.can_admit(room, more)) {
     return false;
   }
-  const sched::Demand demand = scheduler_.demand(key);
-  std::vector<std::vector<kv::BlockRef>> held(
-      pools_.size());  // [group], before anything is evicted
-  std::vector<kv::BlockRef> copied_from;
-  for (std::size_t group = 0; group < pools_.size(); ++group) {
-    for (const std::vector<kv::BlockId>& column : hit.blocks) {
-      held[group].push_back(pools_[group]->take_kept(column[group]));
-    }
-    if (hit.partial_tiles > 0) {
-      copied_from.push_back(pools_[group]->take_kept(hit.partial[group]));
-    }
-  }
-  const std::int32_t tokens = sched::Scheduler::admission_tokens(demand);
-  for (std::size_t group = 0; group < pools_.size(); ++group) {
-    kv::BlockTable& table = sequence.tables.emplace_back(std::move(held[group]));
-    table.append(take_blocks(group, scheduler_.blocks_needed(group, tokens) - shared));
-    if (hit.partial_tiles > 0) {
-      copy_tiles(group, copied_from[group].id(), table.ids()[shared], hit.partial_tiles);
-    }
-  }
-  const std::int32_t cached_tokens = hit.tiles * kv::kTileTokens;
+  fill_tables(sequence, hit, ranges);
   sequence.indexed_tiles = hit.tiles;
   if (sequence.cached_tokens < 0) {
     sequence.cached_tokens =
@@ -80,7 +64,6 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
   }
   stats_.prompt_tokens_cached.fetch_add(static_cast<std::uint64_t>(cached_tokens),
                                         std::memory_order_relaxed);
-  index_.touch(sequence.tables[0].ids().first(shared));
   scheduler_.admit(key, cached_tokens);
   if (demand.kind == sched::Kind::kReserve) {
     message::Reserved reserved;
@@ -92,14 +75,48 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::PrefixHit& hit) {
   return true;
 }
 
-// Each decoding sequence needs a row in this step. First in order first: who takes the last block
-// is who came first, and who gives back is the last.
-void BatchScheduler::grow_decoding() {
-  for (const SequenceKey& key : scheduler_.decoding()) {
-    if (scheduler_.state(key) != sched::State::kDecoding) {
+// What the cache has is held before anything is evicted for the rest.
+void BatchScheduler::fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
+                                 std::span<const sched::BlockRange> ranges) {
+  const sched::Demand& demand = scheduler_.demand(sequence.key());
+  const std::int32_t begins_at =
+      demand.kind == sched::Kind::kReserve ? demand.prefill_tokens : hit.tiles * kv::kTileTokens;
+  sequence.first_tiles.clear();
+  std::vector<kv::BlockRef> copied_from(pools_.size());
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    const kv::SequenceHit::Group& found = hit.groups[group];
+    std::vector<kv::BlockRef> held;
+    for (const kv::BlockId block : found.blocks) {
+      held.push_back(pools_[group]->take_kept(block));
+    }
+    if (found.partial != kv::kNoBlock) {
+      copied_from[group] = pools_[group]->take_kept(found.partial);
+    }
+    kv::BlockTable& table = sequence.tables.emplace_back();
+    table.skip(ranges[group].first);
+    table.append(std::move(held));
+    indexes_[group]->touch(table.ids());
+    sequence.first_tiles.push_back(info_.layout.groups[group].tiles_needed(begins_at).begin);
+  }
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    kv::BlockTable& table = sequence.tables[group];
+    const std::size_t held = table.block_count();
+    table.append(take_blocks(group, ranges[group].end - static_cast<std::uint32_t>(held)));
+    if (!copied_from[group].empty()) {
+      copy_tiles(group, copied_from[group].id(), table.ids()[held],
+                 hit.groups[group].partial_tiles);
+    }
+  }
+}
+
+// Each decoding sequence needs a row in this step, a prefilling one room in its window groups.
+// First in order first: who takes the last block is who came first, and who gives back is the last.
+void BatchScheduler::grow_running() {
+  for (const SequenceKey& key : scheduler_.running()) {
+    if (scheduler_.state(key) == sched::State::kWaiting) {
       continue;  // gave its blocks back a moment ago
     }
-    while (!try_grow(*sequences_.at(key), scheduler_.computed_tokens(key) + 1)) {
+    while (!try_grow(*sequences_.at(key))) {
       const auto last = scheduler_.last_running();
       BATON_CHECK(last.has_value(), "{} runs", to_string(key));
       preempt(*last);
@@ -110,10 +127,11 @@ void BatchScheduler::grow_decoding() {
   }
 }
 
-bool BatchScheduler::try_grow(Sequence& sequence, std::int32_t tokens) {
+// For its next step.
+bool BatchScheduler::try_grow(Sequence& sequence) {
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     kv::BlockTable& table = sequence.tables[group];
-    const std::size_t needed = scheduler_.blocks_needed(group, tokens);
+    const std::size_t needed = scheduler_.blocks_for_step(group, sequence.key()).end;
     if (table.block_count() >= needed) {
       continue;
     }
@@ -124,6 +142,18 @@ bool BatchScheduler::try_grow(Sequence& sequence, std::int32_t tokens) {
     table.append(take_blocks(group, more));
   }
   return true;
+}
+
+// After a step: what no query to come can see goes, and what the next step needs of it comes back
+// at once, before anybody else takes it.
+void BatchScheduler::advance_windows(Sequence& sequence) {
+  if (!info_.layout.has_windows()) {
+    return;
+  }
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
+    sequence.tables[group].release_first(scheduler_.blocks_for_step(group, sequence.key()).first);
+  }
+  static_cast<void>(try_grow(sequence));  // else grow_running() makes room
 }
 
 // What is complete of its KV stays in the index while there is room, so its second prefill is often
@@ -137,8 +167,8 @@ void BatchScheduler::preempt(const SequenceKey& key) {
 }
 
 void BatchScheduler::drop_tables(Sequence& sequence) {
-  if (!sequence.tables.empty()) {
-    index_.touch(sequence.tables[0].ids());
+  for (std::size_t group = 0; group < sequence.tables.size(); ++group) {
+    indexes_[group]->touch(sequence.tables[group].ids());
   }
   sequence.tables.clear();
   sequence.indexed_tiles = 0;

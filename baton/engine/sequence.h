@@ -24,7 +24,9 @@ struct Sequence {
   kv::TileDigest digest_root;
   std::vector<kv::TileDigest> digests;  // of the first complete tiles of `tokens`, as far as needed
   std::int32_t indexed_tiles = 0;       // of its tables, so many are in the prefix index
-  std::int32_t cached_tokens = -1;      // of the prompt, at its first admission; -1 = not yet
+  // [group]: in blocks of its own, tiles before this one are not there; it began after them.
+  std::vector<std::int32_t> first_tiles;
+  std::int32_t cached_tokens = -1;  // of the prompt, at its first admission; -1 = not yet
   BoundedQueue<message::EngineEvent>* events = nullptr;
   std::shared_ptr<const std::atomic<bool>> cancel;
   message::LeaseId lease;      // 0 = none

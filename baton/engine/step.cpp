@@ -17,7 +17,7 @@ EndReason end_reason(message::FinishReason finish) {
 }  // namespace
 
 bool BatchScheduler::step() {
-  grow_decoding();
+  grow_running();
   const sched::Batch batch = scheduler_.plan();
   if (batch.items.empty()) {
     return false;
@@ -52,7 +52,7 @@ void BatchScheduler::build_plan(const sched::Batch& batch) {
             .subspan(static_cast<std::size_t>(item.start), static_cast<std::size_t>(item.tokens));
     for (std::size_t group = 0; group < pools_.size(); ++group) {
       plan.tables.push_back(sequence.tables[group].ids().first(
-          scheduler_.blocks_needed(group, item.start + item.tokens)));
+          static_cast<std::size_t>(info_.layout.blocks_for(item.start + item.tokens))));
     }
     if (item.samples) {
       plan.logit_rows = 1;
@@ -71,7 +71,9 @@ void BatchScheduler::apply(const sched::Batch& batch, backend::StepResult&& resu
   stats_.prompt_tokens_computed.fetch_add(static_cast<std::uint64_t>(batch.prefill_rows),
                                           std::memory_order_relaxed);
   for (const sched::BatchItem& item : batch.items) {
-    index_tiles(*sequences_.at(item.key), item.start + item.tokens);
+    Sequence& sequence = *sequences_.at(item.key);
+    index_tiles(sequence, item.start + item.tokens);
+    advance_windows(sequence);
   }
   for (backend::SampledToken& drawn : result.tokens) {
     BATON_CHECK(drawn.sequence < batch.items.size() && batch.items[drawn.sequence].samples,

@@ -24,12 +24,8 @@ GroupShape shape(const kv::KvGroup& group) {
 
 // [first, last) of what `tokens` has in the group.
 std::pair<std::uint32_t, std::uint32_t> needed(const kv::KvGroup& group, std::int32_t tokens) {
-  const auto last = static_cast<std::uint32_t>(kv::KvLayout::tiles_for(tokens));
-  std::uint32_t first = 0;
-  if (group.kind == kv::GroupKind::kWindow && tokens > group.window_tokens) {
-    first = static_cast<std::uint32_t>((tokens - group.window_tokens + 1) / kv::kTileTokens);
-  }
-  return {first, last};
+  const kv::TileRange tiles = group.tiles_needed(tokens);
+  return {static_cast<std::uint32_t>(tiles.begin), static_cast<std::uint32_t>(tiles.end)};
 }
 
 tl::unexpected<Error> bad_frame(const char* what, std::uint32_t value) {
@@ -82,6 +78,9 @@ std::vector<TileRange> tiles_needed(const kv::KvLayout& layout, std::int32_t tok
   std::vector<TileRange> ranges;
   for (std::size_t index = 0; index < layout.groups.size(); ++index) {
     const auto [first, last] = needed(layout.groups[index], tokens);
+    if (first == last) {
+      continue;
+    }
     TileRange range;
     range.set_group(static_cast<std::uint32_t>(index));
     range.set_first_tile(first);
@@ -93,7 +92,10 @@ std::vector<TileRange> tiles_needed(const kv::KvLayout& layout, std::int32_t tok
 
 Status check_ranges(const kv::KvLayout& layout, std::int32_t tokens,
                     std::span<const TileRange> ranges) {
-  std::vector<std::uint32_t> next(layout.groups.size(), 0);
+  std::vector<std::uint32_t> next;  // [group]
+  for (const kv::KvGroup& group : layout.groups) {
+    next.push_back(needed(group, tokens).first);
+  }
   for (const TileRange& range : ranges) {
     if (range.group() >= layout.groups.size()) {
       return fail(ErrorCode::kProtocol, fmt::format("a range names group {}", range.group()));
@@ -102,8 +104,9 @@ Status check_ranges(const kv::KvLayout& layout, std::int32_t tokens,
     if (!fits(range.first_tile(), range.tiles(), last) ||
         range.first_tile() < next[range.group()]) {
       return fail(ErrorCode::kProtocol,
-                  fmt::format("a range of {} tiles from {} does not fit a sequence of {} tiles",
-                              range.tiles(), range.first_tile(), last));
+                  fmt::format("a range of {} tiles from {} does not fit a sequence that has "
+                              "tiles from {} to {} left",
+                              range.tiles(), range.first_tile(), next[range.group()], last));
     }
     next[range.group()] = range.first_tile() + range.tiles();
   }

@@ -16,7 +16,7 @@
 namespace baton::handoff {
 
 // The tiles that a sequence of `tokens` needs in each group: all of a full group, those that cover
-// the last window of a window group. One range per group.
+// the last window of a window group. One range per group that needs any.
 std::vector<wire::pb::TileRange> tiles_needed(const kv::KvLayout& layout, std::int32_t tokens);
 
 // A peer's ranges lie within what `tokens` has in each group, ascending and without overlap.

@@ -187,6 +187,12 @@ TEST(tile_plan, a_window_group_needs_only_its_last_tiles) {
   EXPECT_EQ(ranges[0].tiles(), 7U);
   EXPECT_EQ(ranges[1].first_tile(), 4U);
   EXPECT_EQ(ranges[1].tiles(), 3U);
+  EXPECT_EQ(ranges_bytes(mixed, ranges), mixed.handoff_bytes(200));
+  EXPECT_TRUE(check_ranges(mixed, 200, ranges));
+  // What the sender has given back cannot be asked for.
+  std::vector<wire::pb::TileRange> early = ranges;
+  early[1].set_first_tile(3);
+  EXPECT_FALSE(check_ranges(mixed, 200, early));
 }
 
 }  // namespace

@@ -14,12 +14,27 @@ void BlockTable::append(std::vector<BlockRef> blocks) {
   }
 }
 
+void BlockTable::skip(std::size_t count) {
+  BATON_CHECK(refs_.empty(), "a table of {} blocks", refs_.size());
+  refs_.resize(count);
+  ids_.assign(count, kNoBlock);
+  released_ = count;
+}
+
+void BlockTable::release_first(std::size_t count) {
+  BATON_CHECK(count <= refs_.size(), "{} of {} blocks", count, refs_.size());
+  for (; released_ < count; ++released_) {
+    refs_[released_].reset();
+    ids_[released_] = kNoBlock;
+  }
+}
+
 std::vector<BlockRef> BlockTable::share_first(std::size_t count) const {
   BATON_CHECK(count <= refs_.size(), "{} of {} blocks", count, refs_.size());
   std::vector<BlockRef> shared;
   shared.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    shared.push_back(refs_[i].share());
+    shared.push_back(refs_[i].empty() ? BlockRef() : refs_[i].share());
   }
   return shared;
 }

@@ -1,5 +1,6 @@
 // The blocks of one sequence in one group, in order of position, and which tiles of a block a range
-// of tokens touches. Thread: the engine's.
+// of tokens touches. The first blocks of a window group's table go when no query can see them any
+// more, or were never there. Thread: the engine's.
 #pragma once
 
 #include "baton/kv/block_pool.h"
@@ -19,22 +20,19 @@ class BlockTable {
   explicit BlockTable(std::vector<BlockRef> blocks) { append(std::move(blocks)); }
 
   void append(std::vector<BlockRef> blocks);
-  [[nodiscard]] std::size_t block_count() const { return refs_.size(); }
-  [[nodiscard]] std::span<const BlockId> ids() const { return ids_; }
-  [[nodiscard]] std::span<const BlockRef> refs() const { return refs_; }
-  // One more reference to each of the first `count` blocks.
+  // Makes an empty table one whose first `count` blocks are not held.
+  void skip(std::size_t count);
+  // Gives back those of the first `count` blocks that are still held.
+  void release_first(std::size_t count);
+  [[nodiscard]] std::size_t block_count() const { return refs_.size(); }  // not held ones too
+  [[nodiscard]] std::span<const BlockId> ids() const { return ids_; }     // kNoBlock: not held
+  // One more reference to each of the first `count` blocks that is held; else an empty one.
   [[nodiscard]] std::vector<BlockRef> share_first(std::size_t count) const;
 
  private:
   std::vector<BlockRef> refs_;
   std::vector<BlockId> ids_;  // of refs_, contiguous for the plan's spans
-};
-
-// Tiles [begin, end) counted from the sequence's start.
-struct TileRange {
-  std::int32_t begin = 0;
-  std::int32_t end = 0;
-  auto operator<=>(const TileRange&) const = default;
+  std::size_t released_ = 0;  // the first ones, not held
 };
 
 // The tiles with at least one of the tokens [begin, end).

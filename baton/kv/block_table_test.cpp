@@ -21,6 +21,29 @@ TEST(BlockTable, KeepsOrderAndShares) {
   pool.check_integrity();
 }
 
+TEST(BlockTable, FirstBlocksGoBackOrWereNeverThere) {
+  BlockPool pool(8);
+  {
+    BlockTable table;
+    table.skip(2);
+    table.append(*pool.try_take(3));
+    EXPECT_EQ(table.block_count(), 5U);
+    EXPECT_EQ(table.ids()[1], kNoBlock);
+    EXPECT_EQ(table.ids()[2], BlockId{0});
+    std::vector<BlockRef> lent = table.share_first(4);
+    EXPECT_TRUE(lent[0].empty());
+    EXPECT_FALSE(lent[3].empty());
+    table.release_first(4);
+    table.release_first(1);  // they are gone already
+    EXPECT_EQ(table.ids()[3], kNoBlock);
+    EXPECT_EQ(table.ids()[4], BlockId{2});
+    EXPECT_EQ(pool.owned_blocks(), 3U);  // two of them lent
+    lent.clear();
+    EXPECT_EQ(pool.owned_blocks(), 1U);
+  }
+  pool.check_integrity();
+}
+
 TEST(Tiles, OfATokenRange) {
   EXPECT_EQ(tiles_of_tokens(0, 1), (TileRange{0, 1}));
   EXPECT_EQ(tiles_of_tokens(0, 32), (TileRange{0, 1}));

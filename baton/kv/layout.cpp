@@ -2,6 +2,8 @@
 
 #include "baton/base/check.h"
 
+#include <algorithm>
+
 namespace baton::kv {
 
 namespace {
@@ -50,6 +52,15 @@ std::size_t KvGroup::plane_tile_bytes() const {
   return 0;
 }
 
+std::int64_t KvGroup::first_visible(std::int64_t position) const {
+  return kind == GroupKind::kWindow ? std::max<std::int64_t>(0, position - window_tokens + 1) : 0;
+}
+
+TileRange KvGroup::tiles_needed(std::int64_t tokens) const {
+  const std::int32_t end = KvLayout::tiles_for(tokens);
+  return {std::min(end, static_cast<std::int32_t>(first_visible(tokens) / kTileTokens)), end};
+}
+
 std::size_t KvLayout::block_bytes(std::size_t group) const {
   const KvGroup& g = groups[group];
   return g.layers.size() * static_cast<std::size_t>(g.kv_heads) *
@@ -74,16 +85,35 @@ std::int32_t KvLayout::blocks_for(std::int64_t tokens) const {
   return static_cast<std::int32_t>((tokens + block_tokens - 1) / block_tokens);
 }
 
+// An interval of n positions touches at most (n - 2) / block + 2 blocks, n >= 2.
+std::int32_t KvLayout::blocks_held(std::size_t group, std::int64_t tokens,
+                                   std::int64_t chunk_tokens) const {
+  const KvGroup& g = groups[group];
+  const std::int32_t all = blocks_for(tokens);
+  if (g.kind == GroupKind::kFull) {
+    return all;
+  }
+  const std::int64_t seen = std::max<std::int64_t>(2, g.window_tokens - 1 + chunk_tokens);
+  return std::min(all, static_cast<std::int32_t>((seen - 2) / block_tokens + 2));
+}
+
+bool KvLayout::has_windows() const {
+  return std::ranges::any_of(groups,
+                             [](const KvGroup& group) { return group.kind == GroupKind::kWindow; });
+}
+
 std::int32_t KvLayout::tiles_for(std::int64_t tokens) {
   return static_cast<std::int32_t>((tokens + kTileTokens - 1) / kTileTokens);
 }
 
 std::uint64_t KvLayout::handoff_bytes(std::int64_t tokens) const {
-  std::uint64_t tile_bytes = 0;  // of one tile in all layers and heads
+  std::uint64_t bytes = 0;
   for (const KvGroup& g : groups) {
-    tile_bytes += g.layers.size() * static_cast<std::uint64_t>(g.kv_heads) * g.tile_bytes();
+    const TileRange tiles = g.tiles_needed(tokens);
+    bytes += g.layers.size() * static_cast<std::uint64_t>(g.kv_heads) * g.tile_bytes() *
+             static_cast<std::uint64_t>(tiles.end - tiles.begin);
   }
-  return tile_bytes * static_cast<std::uint64_t>(tiles_for(tokens));
+  return bytes;
 }
 
 }  // namespace baton::kv

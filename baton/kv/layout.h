@@ -26,13 +26,22 @@ struct BlockId {
   std::uint32_t value = 0;
   auto operator<=>(const BlockId&) const = default;
 };
+// In a table: the sequence does not hold that block (any more).
+inline constexpr BlockId kNoBlock{~std::uint32_t{0}};
+
+// Tiles [begin, end) counted from the sequence's start.
+struct TileRange {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  auto operator<=>(const TileRange&) const = default;
+};
 
 enum class GroupKind : std::uint8_t { kFull, kWindow };
 
-// Layers of one kind. SmolLM2 and Qwen3 have one full group.
+// Layers of one kind. SmolLM2 and Qwen3 have one full group, Gemma 3 also a window group.
 struct KvGroup {
   GroupKind kind = GroupKind::kFull;
-  std::int32_t window_tokens = 0;    // kWindow only
+  std::int32_t window_tokens = 0;    // kWindow only: a query at p sees (p - window_tokens, p]
   std::vector<std::int32_t> layers;  // model layer indices, ascending
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;  // of K and of V
@@ -40,6 +49,10 @@ struct KvGroup {
 
   [[nodiscard]] std::size_t plane_tile_bytes() const;  // K or V of one tile
   [[nodiscard]] std::size_t tile_bytes() const { return 2 * plane_tile_bytes(); }
+  // The first position that a query at `position` sees; later ones see no earlier one.
+  [[nodiscard]] std::int64_t first_visible(std::int64_t position) const;
+  // What is needed of a prefix of n tokens: the tiles that a query at n or later can see.
+  [[nodiscard]] TileRange tiles_needed(std::int64_t tokens) const;
   auto operator<=>(const KvGroup&) const = default;
 };
 
@@ -53,8 +66,14 @@ struct KvLayout {
   [[nodiscard]] std::size_t tile_offset(std::size_t group, std::int32_t layer, std::int32_t head,
                                         std::int32_t tile_in_block) const;
   [[nodiscard]] std::int32_t blocks_for(std::int64_t tokens) const;  // rounded up
-  static std::int32_t tiles_for(std::int64_t tokens);                // rounded up
-  // Bytes that a handoff of n tokens moves: whole tiles with at least one real token.
+  // The most blocks of that group that a sequence of `tokens` holds at once when it is computed in
+  // chunks of at most chunk_tokens: of a window group what a chunk and its window can touch.
+  [[nodiscard]] std::int32_t blocks_held(std::size_t group, std::int64_t tokens,
+                                         std::int64_t chunk_tokens) const;
+  static std::int32_t tiles_for(std::int64_t tokens);  // rounded up
+  [[nodiscard]] bool has_windows() const;
+  // Bytes that a handoff of n tokens moves: whole tiles with at least one real token that a query
+  // to come can see.
   [[nodiscard]] std::uint64_t handoff_bytes(std::int64_t tokens) const;
 };
 

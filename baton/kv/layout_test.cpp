@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace baton::kv {
@@ -59,6 +60,57 @@ TEST(KvLayout, HandoffMovesWholeTilesWithRealTokens) {
   EXPECT_EQ(layout.handoff_bytes(32), tile);
   EXPECT_EQ(layout.handoff_bytes(33), 2 * tile);
   EXPECT_EQ(layout.handoff_bytes(1500), 47 * tile);
+}
+
+// Gemma 3's kind: one layer that sees all, two that see a window.
+KvLayout windowed(std::int32_t window_tokens, std::int32_t block_tokens) {
+  KvLayout layout = smol(KvDtype::kBf16, block_tokens);
+  layout.groups[0].layers = {2};
+  layout.groups.push_back(layout.groups[0]);
+  layout.groups[1].kind = GroupKind::kWindow;
+  layout.groups[1].window_tokens = window_tokens;
+  layout.groups[1].layers = {0, 1};
+  return layout;
+}
+
+TEST(KvLayout, AWindowGroupNeedsTheTilesOfTheLastWindow) {
+  const KvLayout layout = windowed(40, 64);
+  EXPECT_TRUE(layout.has_windows());
+  EXPECT_FALSE(smol(KvDtype::kBf16, 64).has_windows());
+  const KvGroup& window = layout.groups[1];
+  EXPECT_EQ(layout.groups[0].first_visible(1000), 0);
+  EXPECT_EQ(window.first_visible(0), 0);
+  EXPECT_EQ(window.first_visible(39), 0);
+  EXPECT_EQ(window.first_visible(40), 1);
+  EXPECT_EQ(layout.groups[0].tiles_needed(200), (TileRange{0, 7}));
+  EXPECT_EQ(window.tiles_needed(0), (TileRange{0, 0}));
+  EXPECT_EQ(window.tiles_needed(64), (TileRange{0, 2}));   // [25, 64)
+  EXPECT_EQ(window.tiles_needed(71), (TileRange{1, 3}));   // [32, 71)
+  EXPECT_EQ(window.tiles_needed(200), (TileRange{5, 7}));  // [161, 200)
+  const std::uint64_t tile = 3ULL * 8192;
+  EXPECT_EQ(layout.handoff_bytes(200), 7 * tile + 2 * 2 * tile);
+  EXPECT_EQ(layout.handoff_bytes(30), tile + 2 * tile);
+}
+
+// The bound is what some chunk really touches, and none touches more.
+TEST(KvLayout, BlocksHeldOfAWindowGroup) {
+  for (const std::int32_t block_tokens : {32, 128}) {
+    for (const std::int32_t window : {2, 33, 40, 512}) {
+      for (const std::int32_t chunk : {1, 32, 100, 512}) {
+        const KvLayout layout = windowed(window, block_tokens);
+        std::int64_t most = 0;
+        for (std::int64_t start = 0; start < 2000; ++start) {
+          const std::int64_t first = layout.groups[1].first_visible(start) / block_tokens;
+          most = std::max(most, layout.blocks_for(start + chunk) - first);
+        }
+        EXPECT_EQ(layout.blocks_held(1, 100'000, chunk), most)
+            << block_tokens << " " << window << " " << chunk;
+        EXPECT_EQ(layout.blocks_held(1, 40, chunk),
+                  std::min<std::int64_t>(layout.blocks_for(40), most));
+        EXPECT_EQ(layout.blocks_held(0, 1000, chunk), layout.blocks_for(1000));
+      }
+    }
+  }
 }
 
 TEST(KvLayout, CountsRoundUp) {

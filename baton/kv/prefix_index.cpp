@@ -41,31 +41,46 @@ PrefixHit PrefixIndex::find(std::span<const TileDigest> tiles) const {
   return hit;
 }
 
-void PrefixIndex::insert(std::span<const BlockId> blocks, std::span<const TileDigest> tiles) {
-  BATON_CHECK(blocks.size() == pools_.size() && !tiles.empty() && tiles.size() <= tiles_per_block_,
-              "{} blocks, {} tiles", blocks.size(), tiles.size());
+std::optional<BlockId> PrefixIndex::holder(std::span<const TileDigest> tiles, std::size_t first,
+                                           std::size_t end) const {
+  for (std::size_t count = std::min(tiles_per_block_, tiles.size()); count >= end; --count) {
+    const auto found = by_digest_.find(tiles[count - 1]);
+    if (found != by_digest_.end() && columns_[found->second].first_valid <= first) {
+      return columns_[found->second].blocks[0];
+    }
+  }
+  return std::nullopt;
+}
+
+void PrefixIndex::insert(std::span<const BlockId> blocks, std::span<const TileDigest> tiles,
+                         std::size_t first_valid) {
+  BATON_CHECK(blocks.size() == pools_.size() && first_valid < tiles.size() &&
+                  tiles.size() <= tiles_per_block_,
+              "{} blocks, {} tiles from {}", blocks.size(), tiles.size(), first_valid);
   const std::uint32_t id = blocks[0].value;
   Column& column = columns_[id];
   if (const auto found = by_digest_.find(tiles.back());
-      found != by_digest_.end() && found->second != id) {
+      found != by_digest_.end() && found->second != id &&
+      columns_[found->second].first_valid <= first_valid) {
     return;
   }
   if (column.blocks.empty()) {
+    column.first_valid = first_valid;
     column.blocks.assign(blocks.begin(), blocks.end());
     for (std::size_t group = 0; group < pools_.size(); ++group) {
       pools_[group]->keep(blocks[group]);
     }
   }
-  BATON_CHECK(tiles.size() >= column.tiles.size() &&
+  BATON_CHECK(tiles.size() >= column.tiles.size() && column.first_valid == first_valid &&
                   std::equal(column.tiles.begin(), column.tiles.end(), tiles.begin()),
               "block {} holds other tiles than were written down", id);
   column.tiles.assign(tiles.begin(), tiles.end());
   // A shorter column that has the same beginning gives it to this one, and goes when it is bare.
-  for (const TileDigest& tile : column.tiles) {
+  for (const TileDigest& tile : std::span(column.tiles).subspan(first_valid)) {
     const auto [entry, is_new] = by_digest_.try_emplace(tile, id);
     if (is_new) {
       ++column.mapped;
-    } else if (entry->second != id) {
+    } else if (entry->second != id && columns_[entry->second].first_valid >= first_valid) {
       const std::uint32_t other = std::exchange(entry->second, id);
       ++column.mapped;
       if (--columns_[other].mapped == 0) {
@@ -86,7 +101,7 @@ void PrefixIndex::use(std::uint32_t id) {
 void PrefixIndex::touch(std::span<const BlockId> first_group_blocks) {
   for (std::size_t i = first_group_blocks.size(); i > 0; --i) {
     const std::uint32_t id = first_group_blocks[i - 1].value;
-    if (!columns_[id].blocks.empty()) {
+    if (first_group_blocks[i - 1] != kNoBlock && !columns_[id].blocks.empty()) {
       use(id);
     }
   }

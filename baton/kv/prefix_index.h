@@ -1,7 +1,8 @@
 // The prefix cache's book: which blocks hold which tiles, by the digest of all tokens up to the
 // tile's end (tile_digest.h). A *column* is the block of each group that holds the same tokens of
 // one sequence; it is named by its block in group 0. A column whose blocks nobody references stays
-// until its room is needed: least recently used goes first.
+// until its room is needed: least recently used goes first. The engine has an index for each group
+// (prefix_search.h): a window group may have lost what the others still have.
 //
 // Tiles of blocks in use are in the index too: complete tiles never change, so a running sequence
 // shares its prefix at once. Only ids and digests here; bytes are copied by the engine.
@@ -39,10 +40,17 @@ class PrefixIndex {
 
   // The longest prefix of `tiles` that is here.
   [[nodiscard]] PrefixHit find(std::span<const TileDigest> tiles) const;
-  // The first tiles.size() tiles of these blocks ([group]) are complete. All tiles of the block so
-  // far, each time. Ignored when another column has them already.
-  void insert(std::span<const BlockId> blocks, std::span<const TileDigest> tiles);
+  // A block of group 0 that has the tiles [first, end) of the block whose tiles `tiles` begins
+  // with.
+  [[nodiscard]] std::optional<BlockId> holder(std::span<const TileDigest> tiles, std::size_t first,
+                                              std::size_t end) const;
+  // The first tiles.size() tiles of these blocks ([group]) are complete, but those before
+  // first_valid were never there (of a window group, nobody will see them). All tiles of the block
+  // so far, each time. Ignored when another column has them already.
+  void insert(std::span<const BlockId> blocks, std::span<const TileDigest> tiles,
+              std::size_t first_valid = 0);
   // These are the most recently used now, the first most of all: a prefix outlives its extensions.
+  // What is no block (kNoBlock) is passed over.
   void touch(std::span<const BlockId> first_group_blocks);
   // Frees the least recently used column that nobody references. False when there is none.
   bool evict();
@@ -56,6 +64,7 @@ class PrefixIndex {
   struct Column {
     std::vector<BlockId> blocks;    // [group]; empty = not in the index
     std::vector<TileDigest> tiles;  // of its complete tiles, in order
+    std::size_t first_valid = 0;    // those before it are not there
     std::int32_t mapped = 0;        // of them, how many the map shows in this column
     std::uint64_t last_use = 0;
   };

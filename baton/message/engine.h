@@ -21,7 +21,7 @@ struct LeaseId {
 };
 
 struct LeasedBlock {
-  kv::BlockId id;
+  kv::BlockId id;  // kNoBlock, without bytes: a block of a window group that nobody will see
   std::span<std::byte>
       bytes;  // the whole block, KvLayout's order; valid until the lease is released
 };

@@ -1,6 +1,7 @@
 // The list of families: adding one is a file, a line here and a test.
 #include "baton/model/model.h"
 
+#include "baton/model/gemma3.h"
 #include "baton/model/llama.h"
 #include "baton/model/qwen3.h"
 
@@ -16,10 +17,14 @@ Result<ModelDescription> describe_model(const files::GgufFile& file) {
   if (architecture == kQwen3Architecture) {
     return describe_qwen3(file);
   }
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("{}: architecture '{}' is not supported; '{}' and '{}' are", file.path(),
-                          architecture, kLlamaArchitecture, kQwen3Architecture),
-              file.path());
+  if (architecture == kGemma3Architecture) {
+    return describe_gemma3(file);
+  }
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: architecture '{}' is not supported; '{}', '{}' and '{}' are", file.path(),
+                  architecture, kLlamaArchitecture, kQwen3Architecture, kGemma3Architecture),
+      file.path());
 }
 
 }  // namespace baton::model

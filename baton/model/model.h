@@ -1,6 +1,6 @@
 // What a model is, as data: sizes, which tensor is which weight, how positions are encoded. One
-// file per family (llama.cpp, qwen3.cpp) fills a ModelDescription from GGUF metadata; backends read
-// it and never look at names or keys. No math here. Thread: any.
+// file per family (llama.cpp, qwen3.cpp, gemma3.cpp) fills a ModelDescription from GGUF metadata;
+// backends read it and never look at names or keys. No math here. Thread: any.
 #pragma once
 
 #include "baton/base/ids.h"
@@ -18,7 +18,7 @@ namespace baton::model {
 // Which two elements of a head are turned together.
 enum class RopeKind : std::uint8_t {
   kAdjacent,  // (2i, 2i + 1): Llama files, whose Q and K rows are permuted for it
-  kHalves,    // (i, i + head_dim / 2): Qwen3
+  kHalves,    // (i, i + head_dim / 2): Qwen3, Gemma 3
 };
 
 struct RopeConfig {
@@ -29,8 +29,11 @@ struct RopeConfig {
   std::vector<float> frequency_divisors;
 };
 
+// Of the feed-forward gate.
+enum class Activation : std::uint8_t { kSilu, kGelu };
+
 struct ModelConfig {
-  std::string architecture;  // "llama", "qwen3"
+  std::string architecture;  // "llama", "qwen3", "gemma3"
   std::int32_t layers = 0;
   std::int32_t dim = 0;
   std::int32_t ffn_dim = 0;
@@ -40,10 +43,23 @@ struct ModelConfig {
   std::int32_t vocabulary = 0;
   std::int32_t context_tokens = 0;
   float rms_eps = 0.0F;
-  RopeConfig rope;
+  RopeConfig rope;         // of layers that see everything
+  RopeConfig window_rope;  // of window layers
+  // In a window layer a query at p sees (p - window_tokens, p]. 0 = there are none.
+  std::int32_t window_tokens = 0;
+  std::vector<bool> window_layers;  // [layers], or empty: none
+  float embedding_scale = 1.0F;     // embeddings are multiplied by it
+  float attention_scale = 1.0F;     // of scores, usually 1 / sqrt(head_dim)
+  float attention_soft_cap = 0.0F;  // scaled scores become cap * tanh(score / cap); 0 = no cap
+  Activation activation = Activation::kSilu;
   bool qk_norm = false;             // RMS norm of each Q and K head before rope
+  bool post_norms = false;          // RMS norm of what attention and feed-forward add
   bool tied_output = false;         // no output.weight: the embedding is the output matrix
   std::vector<TokenId> end_tokens;  // ascending
+
+  [[nodiscard]] bool is_window_layer(std::size_t layer) const {
+    return !window_layers.empty() && window_layers[layer];
+  }
 };
 
 // A tensor of the file by its index in GgufFile::tensors(). Matrices are [rows][columns] with
@@ -57,17 +73,19 @@ struct TensorRef {
 };
 
 struct LayerWeights {
-  TensorRef attn_norm;                   // [dim], F32
-  TensorRef attn_q;                      // [heads * head_dim][dim]
-  TensorRef attn_k;                      // [kv_heads * head_dim][dim]
-  TensorRef attn_v;                      // [kv_heads * head_dim][dim]
-  TensorRef attn_output;                 // [dim][heads * head_dim]
-  std::optional<TensorRef> attn_q_norm;  // [head_dim], F32; with qk_norm
-  std::optional<TensorRef> attn_k_norm;  // [head_dim], F32; with qk_norm
-  TensorRef ffn_norm;                    // [dim], F32
-  TensorRef ffn_gate;                    // [ffn_dim][dim]
-  TensorRef ffn_up;                      // [ffn_dim][dim]
-  TensorRef ffn_down;                    // [dim][ffn_dim]
+  TensorRef attn_norm;                           // [dim], F32
+  TensorRef attn_q;                              // [heads * head_dim][dim]
+  TensorRef attn_k;                              // [kv_heads * head_dim][dim]
+  TensorRef attn_v;                              // [kv_heads * head_dim][dim]
+  TensorRef attn_output;                         // [dim][heads * head_dim]
+  std::optional<TensorRef> attn_q_norm;          // [head_dim], F32; with qk_norm
+  std::optional<TensorRef> attn_k_norm;          // [head_dim], F32; with qk_norm
+  std::optional<TensorRef> post_attention_norm;  // [dim], F32; with post_norms
+  TensorRef ffn_norm;                            // [dim], F32
+  TensorRef ffn_gate;                            // [ffn_dim][dim]
+  TensorRef ffn_up;                              // [ffn_dim][dim]
+  TensorRef ffn_down;                            // [dim][ffn_dim]
+  std::optional<TensorRef> post_ffn_norm;        // [dim], F32; with post_norms
 };
 
 struct ModelDescription {

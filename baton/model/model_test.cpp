@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace baton::model {
 namespace {
 
@@ -25,8 +27,12 @@ struct Recipe {
   bool key_length = false;
   bool output = false;
   bool qk_norm = false;
-  std::string without;  // a tensor that is left out
-  std::string extra;    // one more tensor
+  bool post_norms = false;
+  std::uint32_t window = 0;   // attention.sliding_window; 0 = no such key
+  std::uint32_t pattern = 0;  // attention.sliding_window_pattern, likewise
+  std::string number_key;     // one more key, 30.0
+  std::string without;        // a tensor that is left out
+  std::string extra;          // one more tensor
   std::string rope_type;
   std::uint32_t eos = 4;
   std::uint32_t norm_type = kF32;
@@ -50,6 +56,15 @@ struct Recipe {
     if (!rope_type.empty()) {
       file.string(key("rope.scaling.type"), rope_type);
       file.f32(key("rope.scaling.factor"), 2.0F);
+    }
+    if (window > 0) {
+      file.u32(key("attention.sliding_window"), window);
+    }
+    if (pattern > 0) {
+      file.u32(key("attention.sliding_window_pattern"), pattern);
+    }
+    if (!number_key.empty()) {
+      file.f32(key(number_key.c_str()), 30.0F);
     }
     file.u32("tokenizer.ggml.eos_token_id", eos);
     file.strings("tokenizer.ggml.tokens", {"a", "<|endoftext|>", "b", "<|im_end|>", "c"});
@@ -80,6 +95,10 @@ struct Recipe {
     if (qk_norm) {
       add("blk.0.attn_q_norm.weight", {head_dim});
       add("blk.0.attn_k_norm.weight", {head_dim});
+    }
+    if (post_norms) {
+      add("blk.0.post_attention_norm.weight", {8});
+      add("blk.0.post_ffw_norm.weight", {8});
     }
     add("blk.0.ffn_norm.weight", {8});
     add("blk.0.ffn_gate.weight", {8, ffn});
@@ -151,6 +170,49 @@ TEST(Model, Qwen3HasHeadNormsAndItsOwnHeadSize) {
   EXPECT_EQ(model->layers[0].attn_q_norm->columns, 6);
   recipe.qk_norm = false;
   EXPECT_THAT(recipe.error(), HasSubstr("'blk.0.attn_q_norm.weight' is missing"));
+}
+
+TEST(Model, Gemma3HasTwoKindsOfLayers) {
+  const auto file = files::GgufFile::open("tests/fixtures/model/gemma3_tiny.gguf");
+  ASSERT_TRUE(file) << file.error().message;
+  const auto model = describe_model(*file);
+  ASSERT_TRUE(model) << model.error().message;
+  const ModelConfig& config = model->config;
+  EXPECT_EQ(config.window_tokens, 40);
+  EXPECT_THAT(config.window_layers, ElementsAre(true, true, true, true, true, false));
+  EXPECT_EQ(config.rope.base, 1e6);
+  EXPECT_EQ(config.rope.linear_factor, 8.0);
+  EXPECT_EQ(config.window_rope.base, 1e4);
+  EXPECT_EQ(config.window_rope.linear_factor, 1.0);
+  EXPECT_EQ(config.embedding_scale, std::sqrt(72.0F));
+  EXPECT_EQ(config.attention_scale, 1.0F / std::sqrt(32.0F));
+  EXPECT_EQ(config.activation, Activation::kGelu);
+  EXPECT_TRUE(config.tied_output);
+  ASSERT_TRUE(model->layers[0].post_attention_norm);
+  EXPECT_EQ(model->layers[0].post_ffn_norm->columns, 72);
+}
+
+TEST(Model, Gemma3KeysAreReadOrRefusedByName) {
+  Recipe recipe;
+  recipe.architecture = "gemma3";
+  recipe.qk_norm = true;
+  recipe.post_norms = true;
+  EXPECT_THAT(recipe.error(), HasSubstr("gemma3.attention.sliding_window"));
+  recipe.window = 16;
+  EXPECT_THAT(recipe.describe().value().config.window_layers, ElementsAre(true));
+  recipe.pattern = 1;
+  EXPECT_THAT(recipe.describe().value().config.window_layers, ElementsAre(false));
+  recipe.number_key = "attn_logit_softcapping";
+  EXPECT_EQ(recipe.describe().value().config.attention_soft_cap, 30.0F);
+  recipe.number_key = "attention.scale";
+  EXPECT_EQ(recipe.describe().value().config.attention_scale, 30.0F);
+  recipe.number_key = "rope.freq_base_swa";
+  EXPECT_EQ(recipe.describe().value().config.window_rope.base, 30.0);
+  recipe.number_key = "final_logit_softcapping";
+  EXPECT_THAT(recipe.error(), HasSubstr("'gemma3.final_logit_softcapping'"));
+  recipe.number_key.clear();
+  recipe.post_norms = false;
+  EXPECT_THAT(recipe.error(), HasSubstr("'blk.0.post_attention_norm.weight' is missing"));
 }
 
 TEST(Model, B34HeadCounts) {

@@ -241,6 +241,7 @@ Result<ModelConfig> read_decoder_config(const Reader& reader) {
   config.rms_eps = static_cast<float>(eps);
   BATON_TRY_VOID(read_heads(reader, config));
   BATON_TRY_VOID(read_rope(reader, config));
+  config.attention_scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim));
   BATON_TRY(config.vocabulary, read_vocabulary(reader));
   BATON_TRY(config.end_tokens, read_end_tokens(reader, config.vocabulary));
   config.tied_output = !reader.has_tensor("output.weight");
@@ -271,6 +272,11 @@ Result<ModelDescription> read_decoder(Reader& reader, ModelConfig config) {
     if (config.qk_norm) {
       BATON_TRY(weights.attn_q_norm, reader.vector_f32(name("attn_q_norm"), config.head_dim));
       BATON_TRY(weights.attn_k_norm, reader.vector_f32(name("attn_k_norm"), config.head_dim));
+    }
+    if (config.post_norms) {
+      BATON_TRY(weights.post_attention_norm,
+                reader.vector_f32(name("post_attention_norm"), config.dim));
+      BATON_TRY(weights.post_ffn_norm, reader.vector_f32(name("post_ffw_norm"), config.dim));
     }
     BATON_TRY(weights.ffn_norm, reader.vector_f32(name("ffn_norm"), config.dim));
     BATON_TRY(weights.ffn_gate, reader.matrix(name("ffn_gate"), config.ffn_dim, config.dim));

@@ -43,10 +43,10 @@ class Reader {
   std::vector<bool> used_;
 };
 
-// What Llama and Qwen3 have in common: sizes, rope settings, end tokens.
+// What all families have in common: sizes, rope settings, end tokens.
 Result<ModelConfig> read_decoder_config(const Reader& reader);
-// Embedding, norms, attention and feed-forward tensors of a pre-norm decoder with SwiGLU, named as
-// llama.cpp's converter names them.
+// Embedding, norms, attention and gated feed-forward tensors of a decoder, named as llama.cpp's
+// converter names them.
 Result<ModelDescription> read_decoder(Reader& reader, ModelConfig config);
 
 }  // namespace baton::model

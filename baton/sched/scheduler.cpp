@@ -41,14 +41,48 @@ Scheduler::Scheduler(SchedulerConfig config)
               config_.max_num_seqs);
 }
 
-std::uint32_t Scheduler::blocks_needed(std::size_t /*group*/, std::int64_t tokens) const {
-  return static_cast<std::uint32_t>(config_.layout.blocks_for(tokens));
+std::uint32_t Scheduler::blocks_needed(std::size_t group, std::int64_t tokens) const {
+  return static_cast<std::uint32_t>(
+      config_.layout.blocks_held(group, tokens, config_.max_step_tokens));
 }
 
+// A window group that holds one window and chunk has room for a sequence of any length.
 std::int64_t Scheduler::pool_tokens() const {
-  const std::uint32_t fewest =
-      *std::min_element(config_.group_blocks.begin(), config_.group_blocks.end());
-  return static_cast<std::int64_t>(fewest) * config_.layout.block_tokens;
+  constexpr std::int64_t kAnyLength = std::numeric_limits<std::int32_t>::max();
+  std::int64_t tokens = kAnyLength;
+  for (std::size_t group = 0; group < config_.group_blocks.size(); ++group) {
+    const std::uint32_t blocks = config_.group_blocks[group];
+    if (blocks < blocks_needed(group, kAnyLength)) {
+      tokens = std::min(tokens, std::int64_t{blocks} * config_.layout.block_tokens);
+    }
+  }
+  return tokens;
+}
+
+// Blocks with the rows before `rows` that a query at first_query or later sees.
+BlockRange Scheduler::blocks_of(std::size_t group, std::int64_t first_query,
+                                std::int64_t rows) const {
+  const std::int64_t first = config_.layout.groups[group].first_visible(first_query);
+  return {static_cast<std::uint32_t>(first / config_.layout.block_tokens),
+          static_cast<std::uint32_t>(config_.layout.blocks_for(rows))};
+}
+
+BlockRange Scheduler::blocks_at_admission(std::size_t group, const Demand& demand,
+                                          std::int32_t cached_tokens) const {
+  const std::int32_t rows = admission_tokens(demand);
+  if (demand.kind == Kind::kReserve) {
+    return blocks_of(group, demand.prefill_tokens, rows);
+  }
+  BlockRange range = blocks_of(group, cached_tokens, rows);
+  range.end = std::min(range.end, range.first + blocks_needed(group, rows));
+  return range;
+}
+
+BlockRange Scheduler::blocks_for_step(std::size_t group, const SequenceKey& key) const {
+  const Entry& entry = entries_.at(key);
+  return entry.state == State::kDecoding
+             ? blocks_of(group, entry.computed_tokens, entry.computed_tokens + 1)
+             : blocks_at_admission(group, entry.demand, entry.computed_tokens);
 }
 
 Status Scheduler::can_add(const Demand& demand) const {
@@ -109,11 +143,10 @@ std::uint32_t Scheduler::headroom(std::size_t group) const {
   return (growers + kGrowersPerFreeBlock - 1) / kGrowersPerFreeBlock;
 }
 
-bool Scheduler::can_admit(const SequenceKey& key, std::span<const std::uint32_t> free_blocks,
-                          std::uint32_t shared_blocks) const {
-  const std::int32_t tokens = admission_tokens(entries_.at(key).demand);
+bool Scheduler::can_admit(std::span<const std::uint32_t> free_blocks,
+                          std::span<const std::uint32_t> new_blocks) const {
   for (std::size_t group = 0; group < free_blocks.size(); ++group) {
-    if (blocks_needed(group, tokens) - shared_blocks + headroom(group) > free_blocks[group]) {
+    if (new_blocks[group] + headroom(group) > free_blocks[group]) {
       return false;
     }
   }
@@ -128,7 +161,7 @@ bool Scheduler::reservations_allow(const Demand& demand) const {
     return true;
   }
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    if (reserved_blocks_[group] + blocks_needed(group, admission_tokens(demand)) >
+    if (reserved_blocks_[group] + blocks_at_admission(group, demand, 0).count() >
         config_.group_blocks[group] / 2) {
       return false;
     }
@@ -139,14 +172,14 @@ bool Scheduler::reservations_allow(const Demand& demand) const {
 void Scheduler::add_reserved_blocks(const Demand& demand) {
   ++reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] += blocks_needed(group, admission_tokens(demand));
+    reserved_blocks_[group] += blocks_at_admission(group, demand, 0).count();
   }
 }
 
 void Scheduler::drop_reserved_blocks(const Demand& demand) {
   --reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] -= blocks_needed(group, admission_tokens(demand));
+    reserved_blocks_[group] -= blocks_at_admission(group, demand, 0).count();
   }
 }
 
@@ -185,11 +218,13 @@ void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens) {
   }
 }
 
-std::vector<SequenceKey> Scheduler::decoding() const {
+std::vector<SequenceKey> Scheduler::running() const {
   std::vector<SequenceKey> keys;
-  keys.reserve(decoding_.size());
-  for (const auto& [place, key] : decoding_) {
-    keys.push_back(key);
+  keys.reserve(decoding_.size() + prefilling_.size());
+  for (const auto* running : {&decoding_, &prefilling_}) {
+    for (const auto& [place, key] : *running) {
+      keys.push_back(key);
+    }
   }
   return keys;
 }

@@ -58,6 +58,13 @@ struct Demand {
   std::int32_t priority = 0;        // lower first
 };
 
+// Of a sequence's table in one group: the blocks [first, end) that it holds; those before are gone.
+struct BlockRange {
+  std::uint32_t first = 0;
+  std::uint32_t end = 0;
+  [[nodiscard]] std::uint32_t count() const { return end - first; }
+};
+
 struct BatchItem {
   SequenceKey key;
   std::int32_t start = 0;   // first position
@@ -83,8 +90,15 @@ class Scheduler {
  public:
   explicit Scheduler(SchedulerConfig config);
 
-  // Blocks that `tokens` rows take in that group. Window groups hold whole sequences until issue 4.
+  // The most blocks of that group that a sequence of `tokens` rows holds at once.
   [[nodiscard]] std::uint32_t blocks_needed(std::size_t group, std::int64_t tokens) const;
+  // What it takes when it is admitted with cached_tokens rows there already: room for all its rows
+  // in full groups; in window groups all that it will hold at once, so that it moves on without
+  // asking for more; of a reservation, for what will arrive.
+  [[nodiscard]] BlockRange blocks_at_admission(std::size_t group, const Demand& demand,
+                                               std::int32_t cached_tokens) const;
+  // What a sequence that prefills or decodes needs for its next step.
+  [[nodiscard]] BlockRange blocks_for_step(std::size_t group, const SequenceKey& key) const;
   // The most rows that one sequence can have when it is alone.
   [[nodiscard]] std::int64_t pool_tokens() const;
 
@@ -100,17 +114,16 @@ class Scheduler {
   [[nodiscard]] std::optional<SequenceKey> next_waiting() const;
   // Rows that need room at admission.
   [[nodiscard]] static std::int32_t admission_tokens(const Demand& demand);
-  // free_blocks: [group], what can be taken. shared_blocks: of each group, whole blocks of its
-  // prefix that are there already. Some room is left for those that run, so that a newcomer is not
-  // sent away at once.
-  [[nodiscard]] bool can_admit(const SequenceKey& key, std::span<const std::uint32_t> free_blocks,
-                               std::uint32_t shared_blocks) const;
+  // [group]: free_blocks can be taken, new_blocks would be. Some room is left for those that run,
+  // so that a newcomer is not sent away at once.
+  [[nodiscard]] bool can_admit(std::span<const std::uint32_t> free_blocks,
+                               std::span<const std::uint32_t> new_blocks) const;
   // waiting -> prefilling (from row cached_tokens < prefill_tokens) or reserved. The caller has
-  // taken blocks for admission_tokens of each group.
+  // taken blocks_at_admission of each group.
   void admit(const SequenceKey& key, std::int32_t cached_tokens);
 
-  // The decoding ones, first in order first.
-  [[nodiscard]] std::vector<SequenceKey> decoding() const;
+  // The decoding ones, first in order first, then the prefilling ones.
+  [[nodiscard]] std::vector<SequenceKey> running() const;
   // The last in order of those that run: who gives blocks back when there are none.
   [[nodiscard]] std::optional<SequenceKey> last_running() const;
   // prefilling or decoding -> waiting, in its old place; it never expires. The caller has given its
@@ -162,6 +175,8 @@ class Scheduler {
     bool preempted = false;
   };
 
+  [[nodiscard]] BlockRange blocks_of(std::size_t group, std::int64_t first_query,
+                                     std::int64_t rows) const;
   [[nodiscard]] static std::int32_t held_tokens(const Entry& entry);
   [[nodiscard]] std::uint32_t headroom(std::size_t group) const;
   [[nodiscard]] bool reservations_allow(const Demand& demand) const;

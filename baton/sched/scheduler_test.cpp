@@ -46,12 +46,12 @@ class Bench {
     std::vector<std::uint64_t> names;
     while (const auto next = scheduler.next_waiting()) {
       const std::vector<std::uint32_t> free = {free_};
-      if (!scheduler.can_admit(*next, free, 0)) {
+      const std::vector<std::uint32_t> blocks = {
+          scheduler.blocks_at_admission(0, scheduler.demand(*next), 0).count()};
+      if (!scheduler.can_admit(free, blocks)) {
         break;
       }
-      const std::uint32_t blocks =
-          scheduler.blocks_needed(0, Scheduler::admission_tokens(scheduler.demand(*next)));
-      take(*next, blocks);
+      take(*next, blocks[0]);
       scheduler.admit(*next, 0);
       names.push_back(next->request.low);
     }
@@ -83,7 +83,7 @@ class Bench {
     held_[of] = 0;
   }
   void grow() {
-    for (const SequenceKey& of : scheduler.decoding()) {
+    for (const SequenceKey& of : scheduler.running()) {
       while (scheduler.state(of) == State::kDecoding) {
         const std::uint32_t needed = scheduler.blocks_needed(0, scheduler.computed_tokens(of) + 1);
         if (needed - held_[of] <= free_) {

@@ -47,7 +47,13 @@ Result<TokenizerDescription> describe_tokenizer(const files::GgufFile& file) {
   BATON_TRY(description.pre, file.string_or("tokenizer.ggml.pre", "default"));
   BATON_TRY(description.tokens, owned_strings(file, "tokenizer.ggml.tokens"));
   BATON_TRY(description.token_types, token_types(file));
-  BATON_TRY(description.merges, owned_strings(file, "tokenizer.ggml.merges"));
+  if (description.model == "llama") {
+    BATON_TRY(description.scores, file.floats("tokenizer.ggml.scores"));
+    BATON_TRY(description.add_space_prefix,
+              file.boolean_or("tokenizer.ggml.add_space_prefix", true));
+  } else {
+    BATON_TRY(description.merges, owned_strings(file, "tokenizer.ggml.merges"));
+  }
   BATON_TRY(description.bos, optional_id(file, "tokenizer.ggml.bos_token_id"));
   BATON_TRY(description.eos, optional_id(file, "tokenizer.ggml.eos_token_id"));
   BATON_TRY(description.eot, optional_id(file, "tokenizer.ggml.eot_token_id"));

@@ -41,6 +41,10 @@ class Encoder {
       normalized_.push_back(std::make_unique<std::string>(to_nfc(text)));
       text = *normalized_.back();
     }
+    if (tables_.score_bpe != nullptr) {
+      encode_by_score(text);
+      return;
+    }
     split_words(tables_.pre, text,
                 [&](std::size_t begin, std::size_t end) { word(text.substr(begin, end - begin)); });
   }
@@ -69,7 +73,22 @@ class Encoder {
     seen = {bytes, begin, out_.size() - begin};
   }
 
+  void encode_by_score(std::string_view text) {
+    std::size_t begin = 0;
+    for (std::size_t i = 1; i < text.size(); ++i) {
+      if (text[i] == ' ' && tables_.score_bpe->cuts_before_space(text[i - 1])) {
+        word(text.substr(begin, i - begin));
+        begin = i;
+      }
+    }
+    word(text.substr(begin));
+  }
+
   void encode_word(std::string_view bytes) {
+    if (tables_.score_bpe != nullptr) {
+      tables_.score_bpe->encode(bytes, score_scratch_, out_);
+      return;
+    }
     if (tables_.ignore_merges) {
       const auto whole = tables_.normal_ids.find(bytes);
       if (whole != tables_.normal_ids.end()) {
@@ -85,13 +104,16 @@ class Encoder {
   std::vector<Seen> words_;  // views into the text of the call, or into normalized_
   std::vector<std::unique_ptr<std::string>> normalized_;
   Bpe::Scratch scratch_;
+  ScoreBpe::Scratch score_scratch_;
 };
 
 // Valid UTF-8 with marks; a character never spans two pieces.
-Text joined_text(std::span<const Piece> pieces) {
+Text joined_text(std::span<const Piece> pieces, bool sentence_piece) {
   Text text;
   for (const Piece& piece : pieces) {
-    if (is_valid_utf8(piece.text)) {
+    if (sentence_piece) {
+      text.append(with_spaces(sanitized_utf8(piece.text)), piece.from_template);
+    } else if (is_valid_utf8(piece.text)) {
       text.append(piece.text, piece.from_template);
     } else {
       text.append(sanitized_utf8(piece.text), piece.from_template);
@@ -114,7 +136,7 @@ Result<Tokenizer> Tokenizer::create(const TokenizerDescription& description) {
 }
 
 std::vector<TokenId> Tokenizer::encode(std::span<const Piece> pieces) const {
-  const Text text = joined_text(pieces);
+  const Text text = joined_text(pieces, impl_->score_bpe != nullptr);
   const std::string_view bytes = text.bytes();
   std::vector<TokenId> out;
   out.reserve(bytes.size() / 3 + 1);
@@ -157,7 +179,10 @@ std::string_view Tokenizer::token_bytes(TokenId id) const {
 std::size_t Tokenizer::most_bytes_per_token() const {
   // Composition shrinks text: three characters of three bytes become one of three (Hangul).
   constexpr std::size_t kMostComposed = 4;
-  return impl_->most_bytes * (impl_->nfc ? kMostComposed : 1);
+  constexpr std::size_t kSpaceSignBytes = 3;  // U+2581, which counts as a space
+  return impl_->most_bytes * (impl_->nfc                    ? kMostComposed
+                              : impl_->score_bpe != nullptr ? kSpaceSignBytes
+                                                            : 1);
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool with_control) const {

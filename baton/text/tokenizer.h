@@ -1,5 +1,6 @@
-// Byte-level BPE, exact against Hugging Face `tokenizers`. Text is cut into words by a
-// pre-tokenizer (pretokenizer.h), each word's bytes are merged by rank. Control tokens are
+// Byte-level BPE, exact against Hugging Face `tokenizers`: text is cut into words by a
+// pre-tokenizer (pretokenizer.h), each word's bytes are merged by rank. Or SentencePiece's BPE
+// (score_bpe.h), exact against its library: characters are merged by score. Control tokens are
 // recognised only in text that the chat template wrote; a user who types one gets plain tokens.
 // Broken UTF-8 is read as U+FFFD per maximal invalid part, as Python's bytes.decode("utf-8",
 // errors="replace") does, so that raw bytes and that str give the same ids.
@@ -32,23 +33,28 @@ enum class TokenType : std::int32_t {
 
 // What a model file says about its tokenizer; gguf_tokenizer.h fills it. All counts unchecked.
 struct TokenizerDescription {
-  std::string model;                      // "gpt2": byte-level BPE, the only one so far
-  std::string pre;                        // name of the pre-tokenizer: "smollm", "gpt-2", "qwen2"
-  std::vector<std::string> tokens;        // by id; normal ones in GPT-2's byte alphabet
+  std::string model;  // "gpt2": byte-level BPE; "llama": SentencePiece's BPE
+  std::string pre;    // gpt2: name of the pre-tokenizer: "smollm", "gpt-2", "qwen2"
+  // By id; normal ones in GPT-2's byte alphabet, or with U+2581 for a space and "<0x0A>" for a
+  // byte.
+  std::vector<std::string> tokens;
   std::vector<std::int32_t> token_types;  // by id, or empty = all normal
-  std::vector<std::string> merges;        // "left right", best first
+  std::vector<std::string> merges;        // gpt2: "left right", best first
+  std::vector<float> scores;              // llama: by id; the highest is merged first
   std::optional<std::int64_t> bos;
   std::optional<std::int64_t> eos;
   std::optional<std::int64_t> eot;  // end of turn, when the file names another one
   bool add_bos = false;
   bool add_eos = false;
-  bool ignore_merges = false;  // a word that is a token is taken whole (Llama 3)
+  bool ignore_merges = false;     // a word that is a token is taken whole (Llama 3)
+  bool add_space_prefix = false;  // llama: a space before every text; not supported
 };
 
 class Tokenizer {
  public:
-  // Errors: kUnsupported (model or pre-tokenizer not known; named), kInvalidArgument (no tokens,
-  // malformed merge, id outside of the vocabulary, merge of tokens that do not exist).
+  // Errors: kUnsupported (model or pre-tokenizer not known, or what a model asks for; named),
+  // kInvalidArgument (no tokens, malformed merge, id outside of the vocabulary, merge of tokens
+  // that do not exist, scores or byte tokens missing).
   static Result<Tokenizer> create(const TokenizerDescription& description);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

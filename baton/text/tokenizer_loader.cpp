@@ -5,11 +5,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <utility>
 
 namespace baton::text {
 namespace {
+
+constexpr std::string_view kSentencePieceModel = "llama";
 
 using IdsByName = std::unordered_map<std::string_view, TokenId>;
 
@@ -91,6 +96,32 @@ Status load_special_ids(const TokenizerDescription& description, TokenizerTables
   return {};
 }
 
+// "<0x0A>": the byte.
+std::optional<char> byte_of(std::string_view token) {
+  unsigned int byte = 0;
+  const bool framed = token.size() == 6 && token.starts_with("<0x") && token.ends_with(">");
+  const char* const end = token.data() + 5;
+  if (!framed || std::from_chars(token.data() + 3, end, byte, 16).ptr != end) {
+    return std::nullopt;
+  }
+  return static_cast<char>(byte);
+}
+
+// What a token stands for.
+std::string bytes_of(const TokenizerDescription& description, std::size_t id) {
+  const std::string& token = description.tokens[id];
+  const TokenType type = type_of(description, id);
+  if (description.model == kSentencePieceModel) {
+    if (type == TokenType::kByte) {
+      return std::string(1, byte_of(token).value_or('\0'));  // checked
+    }
+    return type == TokenType::kControl || type == TokenType::kUnknown ? token : with_spaces(token);
+  }
+  // A token outside of the alphabet stands for its own letters.
+  auto bytes = matched_whole(type) ? std::nullopt : bytes_of_alphabet(token);
+  return bytes ? *std::move(bytes) : token;
+}
+
 // bytes, control, the maps by bytes, the tokens matched whole.
 void load_tokens(const TokenizerDescription& description, TokenizerTables& tables) {
   const std::size_t tokens = description.tokens.size();
@@ -101,13 +132,12 @@ void load_tokens(const TokenizerDescription& description, TokenizerTables& table
     const auto id = static_cast<TokenId>(i);
     const TokenType type = type_of(description, i);
     const bool whole = matched_whole(type);
-    // A token outside of the alphabet stands for its own letters.
-    auto bytes = whole ? std::nullopt : bytes_of_alphabet(description.tokens[i]);
-    tables.bytes[i] = bytes ? *std::move(bytes) : description.tokens[i];
+    tables.bytes[i] = bytes_of(description, i);
     tables.control[i] = type == TokenType::kControl || type == TokenType::kUnknown;
     tables.most_bytes = std::max(tables.most_bytes, tables.bytes[i].size());
-    if (tables.bytes[i].empty()) {
-      continue;
+    if (tables.bytes[i].empty() ||
+        (type == TokenType::kByte && description.model == kSentencePieceModel)) {
+      continue;  // bytes are a fallback, not a text
     }
     (whole ? tables.whole_ids : tables.normal_ids).emplace(tables.bytes[i], id);
     if (whole) {
@@ -161,31 +191,104 @@ Status load_merges(const TokenizerDescription& description, TokenizerTables& tab
   return {};
 }
 
+Status load_scores(const TokenizerDescription& description, TokenizerTables& tables) {
+  const std::size_t count = description.tokens.size();
+  if (description.scores.size() != count) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("tokenizer: {} scores for {} tokens", description.scores.size(), count),
+                "tokenizer.ggml.scores");
+  }
+  std::array<TokenId, 256> byte_ids{};
+  byte_ids.fill(-1);
+  std::vector<ScoreBpe::Token> tokens;
+  for (std::size_t i = 0; i < count; ++i) {
+    const TokenType type = type_of(description, i);
+    const auto id = static_cast<TokenId>(i);
+    if (std::isnan(description.scores[i])) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("tokenizer: the score of token {} is no number", i),
+                  "tokenizer.ggml.scores");
+    }
+    if (type == TokenType::kUnused) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("tokenizer: token {} is of type \"unused\"", i),
+                  "tokenizer.ggml.token_type");
+    }
+    if (type == TokenType::kByte) {
+      byte_ids[static_cast<unsigned char>(tables.bytes[i][0])] = id;
+    } else if (type == TokenType::kNormal && !tables.bytes[i].empty()) {
+      tokens.push_back({tables.bytes[i], id, description.scores[i]});
+    }
+  }
+  const auto missing = std::find(byte_ids.begin(), byte_ids.end(), -1);
+  if (missing != byte_ids.end()) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("tokenizer: there is no token for byte 0x{:02X}", missing - byte_ids.begin()),
+        "tokenizer.ggml.tokens");
+  }
+  tables.score_bpe = std::make_unique<const ScoreBpe>(tokens, byte_ids);
+  return {};
+}
+
+Status check_sentence_piece(const TokenizerDescription& description) {
+  if (description.add_space_prefix) {
+    return fail(ErrorCode::kUnsupported,
+                "tokenizer: a space before every text (add_space_prefix) is not supported",
+                "tokenizer.ggml.add_space_prefix");
+  }
+  for (std::size_t id = 0; id < description.tokens.size(); ++id) {
+    if (type_of(description, id) == TokenType::kByte && !byte_of(description.tokens[id])) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("tokenizer: token {} (\"{}\") is no byte", id, description.tokens[id]),
+          "tokenizer.ggml.tokens");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
+std::string with_spaces(std::string_view text) {
+  constexpr std::string_view kSpaceSign = "\u2581";
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const bool sign = text.substr(i, kSpaceSign.size()) == kSpaceSign;
+    out += sign ? ' ' : text[i];
+    i += sign ? kSpaceSign.size() : 1;
+  }
+  return out;
+}
+
 Status load_tokenizer(const TokenizerDescription& description, TokenizerTables& tables) {
-  if (description.model != "gpt2") {
+  const bool sentence_piece = description.model == kSentencePieceModel;
+  if (!sentence_piece && description.model != "gpt2") {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("tokenizer: model \"{}\" is not supported (only byte-level BPE, "
-                            "\"gpt2\")",
+                fmt::format("tokenizer: model \"{}\" is not supported (\"gpt2\", byte-level BPE, "
+                            "and \"llama\", SentencePiece's, are)",
                             description.model),
                 "tokenizer.ggml.model");
   }
-  const auto pre = find_pre_tokenizer(description.pre);
+  const auto pre = sentence_piece ? PreTokenizer::kGpt2 : find_pre_tokenizer(description.pre);
   if (!pre) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("tokenizer: pre-tokenizer \"{}\" is not supported", description.pre),
                 "tokenizer.ggml.pre");
   }
   BATON_TRY_VOID(check_counts(description));
+  if (sentence_piece) {
+    BATON_TRY_VOID(check_sentence_piece(description));
+  }
   tables.pre = *pre;
-  tables.nfc = *pre == PreTokenizer::kQwen2;
+  tables.nfc = !sentence_piece && *pre == PreTokenizer::kQwen2;
   tables.ignore_merges = description.ignore_merges;
   tables.add_bos = description.add_bos;
   tables.add_eos = description.add_eos;
   BATON_TRY_VOID(load_special_ids(description, tables));
   load_tokens(description, tables);
-  return load_merges(description, tables);
+  return sentence_piece ? load_scores(description, tables) : load_merges(description, tables);
 }
 
 }  // namespace baton::text

@@ -5,6 +5,7 @@
 #include "baton/base/result.h"
 #include "baton/text/bpe.h"
 #include "baton/text/pretokenizer.h"
+#include "baton/text/score_bpe.h"
 #include "baton/text/special_tokens.h"
 #include "baton/text/tokenizer.h"
 
@@ -36,8 +37,12 @@ struct TokenizerTables {
   std::unordered_map<std::string_view, TokenId> whole_ids;
   std::unordered_map<std::string_view, TokenId> normal_ids;
   SpecialTokens special;
-  std::unique_ptr<const Bpe> bpe;
+  std::unique_ptr<const Bpe> bpe;  // one of the two
+  std::unique_ptr<const ScoreBpe> score_bpe;
 };
+
+// SentencePiece's sign for a space, U+2581, as a space. No other byte changes.
+std::string with_spaces(std::string_view text);
 
 // Errors: see Tokenizer::create.
 Status load_tokenizer(const TokenizerDescription& description, TokenizerTables& tables);

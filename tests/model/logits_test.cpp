@@ -1,5 +1,6 @@
 // Our logits against references that know nothing of our code: llama.cpp and a float64 forward pass
-// for SmolLM2, transformers for Qwen3. Fixtures and how they were made: tests/fixtures/model/.
+// for SmolLM2, transformers for Qwen3 and Gemma 3. Fixtures and how they were made:
+// tests/fixtures/model/.
 //
 // The tolerance for SmolLM2. Two engines that quantise activations to 8 bits differ from the exact
 // model by rounding noise of one and the same size (step = max |x| / 127 over 32 values, in every
@@ -50,12 +51,13 @@ double log_sum_exp(const std::vector<float>& logits) {
   return top + std::log(sum);
 }
 
-void compare_smollm2(kv::KvDtype kv_dtype) {
-  CpuBackendOptions options = Runner::options(test_model_path());
+void compare_with_llama(const std::string& model_path, const std::string& fixture_name,
+                        kv::KvDtype kv_dtype, std::size_t prompts) {
+  CpuBackendOptions options = Runner::options(model_path);
   options.kv_dtype = kv_dtype;
   Runner runner(options);
-  const nlohmann::json fixture = read_json("smollm2_logits.json");
-  ASSERT_GE(fixture["prompts"].size(), 20U);
+  const nlohmann::json fixture = read_json(fixture_name);
+  ASSERT_GE(fixture["prompts"].size(), prompts);
   double mean_noise = 0;
   for (const auto& prompt : fixture["prompts"]) {
     mean_noise += prompt["rms_llama_minus_exact"].get<double>() /
@@ -93,18 +95,23 @@ void compare_smollm2(kv::KvDtype kv_dtype) {
   EXPECT_LE(all_ours.rms(), 1.25 * all_llama.rms());
 }
 
+void compare_smollm2(kv::KvDtype kv_dtype) {
+  compare_with_llama(test_model_path(), "smollm2_logits.json", kv_dtype, 20);
+}
+
 TEST(Logits, SmolLm2AgreesWithLlamaCpp) { compare_smollm2(kv::KvDtype::kF32); }
 TEST(Logits, SmolLm2WithBf16CacheAgreesToo) { compare_smollm2(kv::KvDtype::kBf16); }
 TEST(Logits, SmolLm2WithF16CacheAgreesToo) { compare_smollm2(kv::KvDtype::kF16); }
 TEST(Logits, SmolLm2WithQ8CacheAgreesToo) { compare_smollm2(kv::KvDtype::kQ8_0); }
 
-double largest_qwen3_difference(kv::KvDtype kv_dtype, const std::string& isa) {
-  CpuBackendOptions options = Runner::options(std::string(kFolder) + "qwen3_tiny.gguf");
+// `name`: of a fixture with its logits beside it.
+double largest_difference(const std::string& name, kv::KvDtype kv_dtype, const std::string& isa) {
+  CpuBackendOptions options = Runner::options(kFolder + name + ".gguf");
   options.kv_dtype = kv_dtype;
   options.isa = isa;
   options.kv_memory_bytes = 4ULL << 20;
   Runner runner(options);
-  const nlohmann::json fixture = read_json("qwen3_tiny_logits.json");
+  const nlohmann::json fixture = read_json(name + "_logits.json");
   double largest = 0;
   for (const auto& prompt : fixture["prompts"]) {
     const auto tokens = prompt["tokens"].get<std::vector<TokenId>>();
@@ -123,10 +130,10 @@ double largest_qwen3_difference(kv::KvDtype kv_dtype, const std::string& isa) {
 // products each lose at most 128 * 2^-24 of their size, and logits are of size 4 at most (unit
 // variance): 14 * 128 * 2^-24 * 4 = 4e-4.
 TEST(Logits, Qwen3AgreesWithTransformers) {
-  EXPECT_LE(largest_qwen3_difference(kv::KvDtype::kF32, "auto"), 4e-4);
+  EXPECT_LE(largest_difference("qwen3_tiny", kv::KvDtype::kF32, "auto"), 4e-4);
 }
 TEST(Logits, Qwen3ByScalarCodeAgreesToo) {
-  EXPECT_LE(largest_qwen3_difference(kv::KvDtype::kF32, "ref"), 4e-4);
+  EXPECT_LE(largest_difference("qwen3_tiny", kv::KvDtype::kF32, "ref"), 4e-4);
 }
 // bf16: Q, K, V and weights are each rounded, by at most 2^-9 of their size, rms 2^-9 / sqrt(3) =
 // 1.1e-3. V and the weights move a layer's attention by 1.6e-3 of itself; scores (of size 2 with
@@ -134,7 +141,30 @@ TEST(Logits, Qwen3ByScalarCodeAgreesToo) {
 // attention with them. Two layers: sqrt(2) * 3.6e-3 = 5e-3 of logits of unit variance; 5 sigma over
 // 2,560 logits.
 TEST(Logits, Qwen3WithBf16CacheStaysWithinItsRounding) {
-  EXPECT_LE(largest_qwen3_difference(kv::KvDtype::kBf16, "auto"), 0.025);
+  EXPECT_LE(largest_difference("qwen3_tiny", kv::KvDtype::kBf16, "auto"), 0.025);
+}
+
+// Prompts of up to two windows. The bounds of SmolLM2: the noise is measured on llama.cpp.
+TEST(Logits, Gemma3FileAgreesWithLlamaCpp) {
+  const std::string path = test_gemma_path();
+  if (!std::filesystem::exists(path)) {
+    GTEST_SKIP() << path << " is not there: scripts/nightly fetches it";
+  }
+  compare_with_llama(path, "gemma3_logits.json", kv::KvDtype::kF32, 10);
+  compare_with_llama(path, "gemma3_logits.json", kv::KvDtype::kBf16, 10);
+}
+
+// As for Qwen3, with 6 layers: 42 * 128 * 2^-24 * 4 = 1.3e-3. A layer that saw one token more or
+// less, or turned by the other base, would be off by some tenths.
+TEST(Logits, Gemma3AgreesWithTransformers) {
+  EXPECT_LE(largest_difference("gemma3_tiny", kv::KvDtype::kF32, "auto"), 1.3e-3);
+}
+TEST(Logits, Gemma3ByScalarCodeAgreesToo) {
+  EXPECT_LE(largest_difference("gemma3_tiny", kv::KvDtype::kF32, "ref"), 1.3e-3);
+}
+// As for Qwen3: sqrt(6) * 3.6e-3 = 9e-3 of logits of unit variance; 5 sigma.
+TEST(Logits, Gemma3WithBf16CacheStaysWithinItsRounding) {
+  EXPECT_LE(largest_difference("gemma3_tiny", kv::KvDtype::kBf16, "auto"), 0.045);
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCHEDULES = 100  # of the property test: enough to notice each of these
 
 # (rule, what is broken, file, old text, new text, tests that must fail)
-KERNELS, PROPERTY, ENGINE, KV, SAMPLE, SCHED = (
-    "kernels_test", "property_test", "engine_test", "kv_test", "sample_test", "sched_test")
+KERNELS, PROPERTY, ENGINE, KV, SAMPLE, SCHED, LOGITS = (
+    "kernels_test", "property_test", "engine_test", "kv_test", "sample_test", "sched_test",
+    "logits_test")
 BREAKS = [
     ("1", "a row alone in its batch is computed with other operations",
      "baton/kernels/vector/matmul.inl",
@@ -82,7 +83,8 @@ BREAKS = [
      [KV]),
     ("prefix", "a hit that ends inside a block copies nothing",
      "baton/engine/room.cpp",
-     "copy_tiles(group, copied_from[group].id(), table.ids()[shared], hit.partial_tiles);",
+     "copy_tiles(group, copied_from[group].id(), table.ids()[held],\n"
+     "                 hit.groups[group].partial_tiles);",
      "static_cast<void>(copied_from);",
      [ENGINE, PROPERTY]),
     ("prefix", "the whole prompt may come from the cache, the last token too",
@@ -90,6 +92,21 @@ BREAKS = [
      "(sequence.tokens.size() - 1) /",
      "sequence.tokens.size() /",
      [ENGINE, PROPERTY]),
+    ("window", "a window layer sees one token more",
+     "baton/kernels/vector/attention.inl",
+     "larger(0, position - args.window_tokens + 1) : 0;",
+     "larger(0, position - args.window_tokens) : 0;",
+     [KERNELS, LOGITS]),
+    ("window", "a block is given back while its last row can still be seen",
+     "baton/sched/scheduler.cpp",
+     "first_visible(first_query);",
+     "first_visible(first_query + 1);",
+     [ENGINE, PROPERTY]),
+    ("window", "a prefix hit takes a window that begins a tile late",
+     "baton/kv/prefix_search.cpp",
+     "for (std::int32_t tile = needed.begin; tile < count;) {",
+     "for (std::int32_t tile = std::min(needed.begin + 1, count); tile < count;) {",
+     [KV, ENGINE, PROPERTY]),
     ("preemption", "the token drawn last is forgotten",
      "baton/sched/scheduler.cpp",
      "entry.demand.prefill_tokens = entry.computed_tokens + 1;",

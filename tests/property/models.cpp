@@ -85,6 +85,17 @@ TestModel qwen3_model() {
   return {"qwen3", std::make_unique<files::TemporaryFile>(bytes), 2, 2, 32, 256, kContextTokens};
 }
 
+TestModel gemma3_model() {
+  return {
+      "gemma3",
+      std::make_unique<files::TemporaryFile>(read_file("tests/fixtures/model/gemma3_tiny.gguf")),
+      6,
+      1,
+      32,
+      256,
+      kContextTokens};
+}
+
 TestModel odd_llama_model() {
   constexpr std::uint32_t kLayers = 2;
   constexpr std::uint64_t kDim = 96;

@@ -14,7 +14,7 @@ namespace baton::property {
 struct TestModel {
   std::string name;
   std::unique_ptr<files::TemporaryFile> file;
-  std::int32_t layers = 0;
+  std::int32_t layers = 0;  // of all groups
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;
   std::int32_t vocabulary = 0;
@@ -29,5 +29,8 @@ TestModel qwen3_model();
 // Llama, quantised, odd everywhere: K of 96 and 160 (3 and 5 blocks of 32), heads of 24 elements
 // (no multiple of 16 lanes), 259 tokens (no multiple of a panel). Random weights.
 TestModel odd_llama_model();
+// The shipped Gemma 3 fixture: five layers with a window of 40 tokens (no multiple of a tile), one
+// without.
+TestModel gemma3_model();
 
 }  // namespace baton::property

@@ -128,7 +128,8 @@ void copy_tiles(const kv::KvLayout& from, const message::LeasedBlocks& source,
       return blocks.tables[group][block].bytes.data() +
              layout.tile_offset(group, layer, head, tile % layout.tiles_per_block());
     };
-    for (std::int32_t tile = 0; tile < kv::KvLayout::tiles_for(kv_tokens); ++tile) {
+    const kv::TileRange tiles = shape.tiles_needed(kv_tokens);
+    for (std::int32_t tile = tiles.begin; tile < tiles.end; ++tile) {
       for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size());
            ++layer) {
         for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
@@ -331,10 +332,14 @@ class Run {
       tally_.preemptions += stats.preemptions;
       tally_.cached_tokens += stats.prompt_tokens_cached;
       tally_.computed_tokens += stats.prompt_tokens_computed;
-      if (!node->engine().idle() || stats.groups[0].used_blocks != 0) {
+      std::uint32_t used_blocks = 0;
+      for (std::size_t group = 0; group < stats.group_count; ++group) {
+        used_blocks += stats.groups[group].used_blocks;
+      }
+      if (!node->engine().idle() || used_blocks != 0) {
         return fmt::format("a node still has {} running, {} waiting, {} leases, {} used blocks",
                            stats.running.load(), stats.waiting.load(), stats.leases.load(),
-                           stats.groups[0].used_blocks.load());
+                           used_blocks);
       }
     }
     ++tally_.schedules;

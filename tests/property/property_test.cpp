@@ -48,6 +48,7 @@ TEST(Property, EveryStreamIsTheColdRun) {
   std::vector<TestModel> models;
   models.push_back(qwen3_model());
   models.push_back(odd_llama_model());
+  models.push_back(gemma3_model());
   DrawLimits limits;
   limits.isas = isas_here();
   for (const TestModel& model : models) {

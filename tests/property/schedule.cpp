@@ -116,7 +116,8 @@ Schedule draw_schedule(std::uint64_t seed, const DrawLimits& limits) {
   Draw draw(seed * 0x9E3779B97F4A7C15ULL + 1);
   Schedule schedule;
   schedule.seed = seed;
-  schedule.model = static_cast<std::size_t>(draw.in(0, 1));
+  schedule.model = static_cast<std::size_t>(
+      draw.in(0, static_cast<std::int32_t>(limits.vocabularies.size()) - 1));
   schedule.kv_dtype = draw.one_of(limits.kv_dtypes[schedule.model]);
   const std::int32_t vocabulary = limits.vocabularies[schedule.model];
   // The scalar twin is slow: in a third of the schedules, with short prompts.

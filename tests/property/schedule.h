@@ -36,7 +36,7 @@ struct RequestDraw {
 
 struct Schedule {
   std::uint64_t seed = 0;
-  std::size_t model = 0;  // 0: qwen3, 1: odd llama
+  std::size_t model = 0;  // 0: qwen3, 1: odd llama, 2: gemma3
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   std::string reference_isa;
   std::vector<NodeDraw> nodes;  // 1 or 2

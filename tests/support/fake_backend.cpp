@@ -53,6 +53,9 @@ FakeBackend::FakeBackend(const FakeBackendOptions& options) : options_(options) 
     group.kv_heads = fake.kv_heads;
     group.head_dim = fake.head_dim;
     group.dtype = kv::KvDtype::kF32;
+    BATON_CHECK(fake.window_tokens != 1, "a row must see the row before it");
+    group.kind = fake.window_tokens > 0 ? kv::GroupKind::kWindow : kv::GroupKind::kFull;
+    group.window_tokens = fake.window_tokens;
     info_.layout.groups.push_back(std::move(group));
     info_.group_blocks.push_back(fake.blocks);
   }
@@ -86,6 +89,7 @@ float* FakeBackend::plane_tile(const backend::SequencePlan& sequence, std::size_
   BATON_CHECK(static_cast<std::size_t>(block_index) < sequence.tables[group].size(),
               "position {} is past the block table", position);
   const kv::BlockId block = sequence.tables[group][static_cast<std::size_t>(block_index)];
+  BATON_CHECK(block != kv::kNoBlock, "position {} of group {} was given back", position, group);
   const std::int32_t tile = position % layout.block_tokens / kv::kTileTokens;
   std::byte* const bytes =
       block_bytes(group, block).data() + layout.tile_offset(group, layer, head, tile) +
@@ -151,7 +155,8 @@ backend::SampledToken FakeBackend::draw(const backend::SequencePlan& sequence, s
     const kv::KvGroup& shape = info_.layout.groups[group];
     for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size()); ++layer) {
       for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
-        for (std::int32_t position = 0; position < rows; ++position) {
+        for (auto position = static_cast<std::int32_t>(shape.first_visible(rows - 1));
+             position < rows; ++position) {
           const std::uint64_t hash =
               read_row(sequence, group, layer, head, position, kPlaneK, &digest);
           read_row(sequence, group, layer, head, position, kPlaneV, &digest);

@@ -23,6 +23,7 @@ struct FakeGroup {
   std::int32_t kv_heads = 2;
   std::int32_t head_dim = 8;  // >= 4
   std::uint32_t blocks = 64;
+  std::int32_t window_tokens = 0;  // >= 2; 0 = a full group
 };
 
 struct FakeBackendOptions {

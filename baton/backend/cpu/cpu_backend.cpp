@@ -25,11 +25,16 @@ namespace {
 // All that a CPU's logits depend on besides the request, see docs/exactness.md.
 std::string exactness_tag(const model::ModelConfig& config, const files::Sha256Digest& digest,
                           kv::KvDtype kv_dtype) {
-  return fmt::format(
+  std::string tag = fmt::format(
       "numerics={};backend=cpu;tp=1;model={};kv={};rope={},base={},factor={},tables={}",
       kCpuNumericsVersion, files::to_hex(digest), kv::kv_dtype_name(kv_dtype),
       config.rope.kind == model::RopeKind::kAdjacent ? "adjacent" : "halves", config.rope.base,
       config.rope.linear_factor, config.rope.frequency_divisors.empty() ? "none" : "file");
+  if (config.window_tokens > 0) {
+    tag += fmt::format(";window={},base={},factor={}", config.window_tokens,
+                       config.window_rope.base, config.window_rope.linear_factor);
+  }
+  return tag;
 }
 
 class CpuBackend final : public Backend {
@@ -49,6 +54,8 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(int threads) : pool_(threads), scratch_(static_cast<std::size_t>(threads)) {}
 
   void check(const StepPlan& plan) const;
+  void check_table(std::size_t group, std::span<const kv::BlockId> table, std::int32_t start,
+                   std::size_t end) const;
   void sample_all(const StepPlan& plan, StepResult& result);
 
   BackendInfo info_;
@@ -93,6 +100,19 @@ Status check_options(const CpuBackendOptions& options, const model::ModelConfig&
   return {};
 }
 
+// The longest sequence that the pools can hold, up to `context`.
+std::int32_t pool_context(const BackendInfo& info, std::int32_t context,
+                          std::int32_t max_step_tokens) {
+  std::int64_t tokens = context;
+  for (std::size_t group = 0; group < info.group_blocks.size(); ++group) {
+    const std::int64_t blocks = info.group_blocks[group];
+    if (blocks < info.layout.blocks_held(group, context, max_step_tokens)) {
+      tokens = std::min(tokens, blocks * info.layout.block_tokens);
+    }
+  }
+  return static_cast<std::int32_t>(tokens);
+}
+
 Result<std::unique_ptr<Backend>> CpuBackend::make(
     const CpuBackendOptions& options, const LoadProgress& progress,
     const std::function<void(const MemoryPlan&)>& on_plan) {
@@ -126,10 +146,11 @@ Result<std::unique_ptr<Backend>> CpuBackend::make(
   BATON_TRY(backend->weights_, load_weights(file, description, backend->pool_, progress));
   BackendInfo& info = backend->info_;
   info.layout = std::move(layout);
-  info.group_blocks = {plan.blocks};
+  for (const MemoryPlan::Group& group : plan.groups) {
+    info.group_blocks.push_back(group.blocks);
+  }
   info.vocabulary = config.vocabulary;
-  info.max_context_tokens = static_cast<std::int32_t>(
-      std::min<std::int64_t>(context, std::int64_t{plan.blocks} * info.layout.block_tokens));
+  info.max_context_tokens = pool_context(info, context, options.max_step_tokens);
   info.max_step_tokens = options.max_step_tokens;
   info.end_tokens = config.end_tokens;
   info.model_digest = files::to_hex(backend->weights_.model_digest);
@@ -139,6 +160,20 @@ Result<std::unique_ptr<Backend>> CpuBackend::make(
             Forward::make(backend->config_, backend->weights_, *table, info.layout,
                           backend->memory_, backend->pool_, limits));
   return std::unique_ptr<Backend>(std::move(backend));
+}
+
+// Of what the queries at [start, end) see, no block may be missing.
+void CpuBackend::check_table(std::size_t group, std::span<const kv::BlockId> table,
+                             std::int32_t start, std::size_t end) const {
+  const auto block_tokens = static_cast<std::size_t>(info_.layout.block_tokens);
+  BATON_CHECK(table.size() * block_tokens >= end, "a table of {} blocks for {} tokens",
+              table.size(), end);
+  const auto first =
+      static_cast<std::size_t>(info_.layout.groups[group].first_visible(start)) / block_tokens;
+  for (std::size_t block = first; block * block_tokens < end; ++block) {
+    BATON_CHECK(table[block] != kv::kNoBlock, "block {} of group {} is needed from {} on", block,
+                group, start);
+  }
 }
 
 // The engine validates requests; a plan that breaks these is our bug.
@@ -151,9 +186,9 @@ void CpuBackend::check(const StepPlan& plan) const {
     BATON_CHECK(end <= static_cast<std::size_t>(info_.max_context_tokens), "position {} of {}", end,
                 info_.max_context_tokens);
     BATON_CHECK(sequence.tables.size() == info_.layout.groups.size());
-    BATON_CHECK(
-        sequence.tables[0].size() * static_cast<std::size_t>(info_.layout.block_tokens) >= end,
-        "a table of {} blocks for {} tokens", sequence.tables[0].size(), end);
+    for (std::size_t group = 0; group < sequence.tables.size(); ++group) {
+      check_table(group, sequence.tables[group], sequence.start, end);
+    }
     BATON_CHECK(
         sequence.logit_rows == 0 ||
             (sequence.sampling != nullptr && (sequence.logit_rows == 1 || sequence.keep_logits) &&

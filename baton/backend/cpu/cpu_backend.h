@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace baton::backend {
 
@@ -25,8 +26,9 @@ struct CpuBackendOptions {
   std::int32_t threads = 0;                   // 0 = as many as this process may use
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;  // any; see docs/limits.md
   std::int32_t block_tokens = 128;            // 32, 64, 128 or 256
-  // Bytes for the KV pool. 0 = automatic: what max_num_seqs sequences of max_context tokens need,
-  // at most half of the memory that is available after the weights.
+  // Bytes for the KV pools. 0 = automatic: what max_num_seqs sequences of max_context tokens need,
+  // at most half of the memory that is available after the weights. Of them window groups get what
+  // max_num_seqs sequences hold at once, or fewer where little is left for the others.
   std::uint64_t kv_memory_bytes = 0;
   std::int32_t max_context_tokens = 0;  // 0 = the model's
   std::int32_t max_step_tokens = 512;   // rows of one step; sizes the scratch memory
@@ -39,10 +41,13 @@ using LoadProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t 
 // What will be allocated; printed before the load.
 struct MemoryPlan {
   std::uint64_t weight_bytes = 0;  // the file's tensors, repacked
-  std::uint64_t kv_bytes = 0;
-  std::uint64_t block_bytes = 0;
-  std::uint32_t blocks = 0;
+  std::uint64_t kv_bytes = 0;      // of all groups
   std::uint64_t scratch_bytes = 0;
+  struct Group {
+    std::uint64_t block_bytes = 0;
+    std::uint32_t blocks = 0;
+  };
+  std::vector<Group> groups;  // of the KV layout
 };
 std::string describe(const MemoryPlan& plan);  // one line
 

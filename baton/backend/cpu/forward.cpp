@@ -34,6 +34,17 @@ std::int64_t most_parts(const ForwardLimits& limits) {
   return (limits.positions + kernels::kPartKeys - 1) / kernels::kPartKeys;
 }
 
+kernels::RopeTable rope_table(const model::RopeConfig& config, std::int32_t head_dim,
+                              std::int32_t positions) {
+  kernels::RopeParams rope;
+  rope.positions = positions;
+  rope.rotated_lanes = head_dim;
+  rope.base = config.base;
+  rope.linear_factor = config.linear_factor;
+  rope.frequency_factors = config.frequency_divisors;
+  return kernels::build_rope_table(rope);
+}
+
 }  // namespace
 
 Forward::Forward(const model::ModelConfig& config, const CpuWeights& weights,
@@ -50,7 +61,17 @@ Forward::Forward(const model::ModelConfig& config, const CpuWeights& weights,
       q_width_(std::int64_t{config.heads} * config.head_dim),
       kv_width_(std::int64_t{config.kv_heads} * config.head_dim),
       qkv_width_(q_width_ + 2 * kv_width_),
-      group_(config.heads / config.kv_heads) {}
+      group_(config.heads / config.kv_heads),
+      places_(static_cast<std::size_t>(config.layers)),
+      tasks_(layout.groups.size()),
+      tiles_(layout.groups.size()) {
+  for (std::size_t group = 0; group < layout.groups.size(); ++group) {
+    const std::vector<std::int32_t>& layers = layout.groups[group].layers;
+    for (std::size_t index = 0; index < layers.size(); ++index) {
+      places_[static_cast<std::size_t>(layers[index])] = {group, static_cast<std::int32_t>(index)};
+    }
+  }
+}
 
 Result<std::unique_ptr<Forward>> Forward::make(const model::ModelConfig& config,
                                                const CpuWeights& weights,
@@ -60,13 +81,10 @@ Result<std::unique_ptr<Forward>> Forward::make(const model::ModelConfig& config,
   std::unique_ptr<Forward> forward(
       new Forward(config, weights, kernels, layout, memory, pool, limits));
   BATON_TRY_VOID(forward->allocate());
-  kernels::RopeParams rope;
-  rope.positions = limits.positions;
-  rope.rotated_lanes = config.head_dim;
-  rope.base = config.rope.base;
-  rope.linear_factor = config.rope.linear_factor;
-  rope.frequency_factors = config.rope.frequency_divisors;
-  forward->rope_table_ = kernels::build_rope_table(rope);
+  forward->rope_table_ = rope_table(config.rope, config.head_dim, limits.positions);
+  if (config.window_tokens > 0) {
+    forward->window_rope_table_ = rope_table(config.window_rope, config.head_dim, limits.positions);
+  }
   forward->rope_style_ = config.rope.kind == model::RopeKind::kAdjacent
                              ? kernels::RopeStyle::kInterleaved
                              : kernels::RopeStyle::kHalfSplit;
@@ -82,7 +100,8 @@ std::uint64_t Forward::scratch_bytes(const model::ModelConfig& config, const For
          bytes_of(limits.logit_rows, config.vocabulary, sizeof(float)) +
          bytes_of(work, config.dim + 2 * std::int64_t{config.ffn_dim} + widest(config),
                   sizeof(float)) +
-         bytes_of(limits.positions, config.head_dim, sizeof(float));
+         bytes_of(limits.positions, (config.window_tokens > 0 ? 2 : 1) * config.head_dim,
+                  sizeof(float));
 }
 
 Status Forward::allocate() {
@@ -166,7 +185,6 @@ void Forward::lay_out(const StepPlan& plan) {
   spans_.clear();
   logit_spans_.clear();
   tile_spans_.clear();
-  tiles_.resize(std::max(tiles_.size(), plan.sequences.size()));
   rows_ = 0;
   const std::span<std::int32_t> positions = positions_.as<std::int32_t>();
   for (std::size_t sequence = 0; sequence < plan.sequences.size(); ++sequence) {
@@ -183,21 +201,31 @@ void Forward::lay_out(const StepPlan& plan) {
       tile_spans_.push_back({rows_ + t, in_tile, position, sequence});
       t += in_tile;
     }
-    std::vector<std::byte*>& tiles = tiles_[sequence];
-    tiles.clear();
-    const std::int32_t wanted = kv::KvLayout::tiles_for(part.start + tokens);
-    for (std::int32_t tile = 0; tile < wanted; ++tile) {
-      const std::int32_t in_block = tile % layout_.tiles_per_block();
-      const kv::BlockId block =
-          part.tables[0][static_cast<std::size_t>(tile / layout_.tiles_per_block())];
-      tiles.push_back(memory_.block(0, block).data() + layout_.tile_offset(0, 0, 0, in_block));
-    }
+    lay_out_tiles(part, sequence);
     if (part.logit_rows > 0) {
       const std::int64_t before = tokens - part.logit_rows;
       logit_spans_.push_back({rows_ + before, part.logit_rows,
                               part.start + static_cast<std::int32_t>(before), sequence});
     }
     rows_ += tokens;
+  }
+}
+
+// What a window group no longer holds, no query of this step can see.
+void Forward::lay_out_tiles(const SequencePlan& part, std::size_t sequence) {
+  const auto end = part.start + static_cast<std::int64_t>(part.tokens.size());
+  for (std::size_t group = 0; group < tiles_.size(); ++group) {
+    tiles_[group].resize(std::max(tiles_[group].size(), sequence + 1));
+    std::vector<std::byte*>& tiles = tiles_[group][sequence];
+    tiles.clear();
+    for (std::int32_t tile = 0; tile < kv::KvLayout::tiles_for(end); ++tile) {
+      const std::int32_t in_block = tile % layout_.tiles_per_block();
+      const kv::BlockId block =
+          part.tables[group][static_cast<std::size_t>(tile / layout_.tiles_per_block())];
+      tiles.push_back(block == kv::kNoBlock ? nullptr
+                                            : memory_.block(group, block).data() +
+                                                  layout_.tile_offset(group, 0, 0, in_block));
+    }
   }
 }
 
@@ -209,9 +237,12 @@ void Forward::embed(const StepPlan& plan) {
     pool_.parallel_for(
         span.tokens, kGrainTokens, [&](std::int64_t first, std::int64_t last, int /*thread*/) {
           for (std::int64_t t = first; t < last; ++t) {
+            float* row = x + (span.first_row + t) * dim_;
             kernels::dequantize_packed_row(weights_.embedding.dtype, weights_.embedding.packed,
-                                           dim_, tokens[static_cast<std::size_t>(t)],
-                                           x + (span.first_row + t) * dim_);
+                                           dim_, tokens[static_cast<std::size_t>(t)], row);
+            if (config_.embedding_scale != 1.0F) {
+              std::for_each_n(row, dim_, [&](float& value) { value *= config_.embedding_scale; });
+            }
           }
         });
   }
@@ -270,8 +301,10 @@ bool Forward::run(const StepPlan& plan) {
     write_kv(layer);
     if (plan.progress != nullptr) {
       for (const Span& span : spans_) {
-        plan.progress->push(
-            {plan.sequences[span.sequence].key, 0, static_cast<std::uint32_t>(layer)});
+        const LayerPlace place = places_[layer];
+        plan.progress->push({plan.sequences[span.sequence].key,
+                             static_cast<std::uint32_t>(place.group),
+                             static_cast<std::uint32_t>(place.index)});
       }
     }
     if (plan.all_aborted != nullptr && plan.all_aborted->load(std::memory_order_relaxed)) {

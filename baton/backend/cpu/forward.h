@@ -67,9 +67,20 @@ class Forward {
     std::int64_t head = 0;
     std::int64_t first = 0;
     std::int64_t last = 0;
-    std::int64_t part = -1;
+    std::int64_t part = -1;  // absolute
+    std::int64_t first_part = 0;
     std::int64_t parts = 0;
     float* partials = nullptr;  // of this (span, head): [parts][rows][stride]
+  };
+  // The attention of a step in the layers of one KV group: they see the same keys.
+  struct GroupTasks {
+    std::vector<AttentionTask> tasks;
+    std::vector<AttentionTask> merges;
+  };
+  // Where a layer's KV is.
+  struct LayerPlace {
+    std::size_t group = 0;
+    std::int32_t index = 0;  // of the layer within the group
   };
   // Work buffers of the rows that one thread (row blocks) or all threads (panels) work on.
   struct Work {
@@ -87,6 +98,7 @@ class Forward {
 
   // forward.cpp: the step
   void lay_out(const StepPlan& plan);
+  void lay_out_tiles(const SequencePlan& part, std::size_t sequence);
   void embed(const StepPlan& plan);
   void keep_logit_rows();
   void head();
@@ -98,7 +110,9 @@ class Forward {
   void finish_row_blocks(std::size_t layer);
   void project_rows(std::size_t index, std::int64_t first, std::int64_t last, const Work& work);
   void finish_rows(std::size_t index, std::int64_t first, std::int64_t last, const Work& work);
-  void rotate(const CpuLayer& layer, std::int64_t first, std::int64_t last);
+  void rotate(std::size_t index, std::int64_t first, std::int64_t last);
+  void norm_and_add(const float* norm, float* added, std::int64_t rows, float* x);
+  void gate_by(float* gate, const float* up, std::int64_t n) const;
   void prepare(std::span<const PackedMatrix> weights, const float* x, std::int64_t x_stride,
                std::int64_t first, std::int64_t last, const Work& work);
   [[nodiscard]] kernels::MatmulArgs matmul_args(const PackedMatrix& weight, const Work& work,
@@ -109,16 +123,19 @@ class Forward {
   void project_panels(std::size_t index);
   void finish_panels(std::size_t index);
   void norm_and_prepare(std::span<const PackedMatrix> weights, float* x, const float* norm);
+  void project_back(const PackedMatrix& weight, const float* post_norm);
   void matmul_panels(std::span<const kernels::MatmulArgs> matmuls, std::int64_t rows);
   [[nodiscard]] std::int64_t panel_grain(std::int64_t panels) const;
 
   // forward_attention.cpp
   void lay_out_attention(std::span<const Span> spans);
-  void add_split_tasks(std::size_t index, std::int64_t rows, std::int64_t& partial_rows);
+  void lay_out_attention(std::size_t group);
+  void add_split_tasks(GroupTasks& tasks, std::size_t index, std::int64_t first_part,
+                       std::int64_t parts, std::int64_t& partial_rows);
   void write_kv(std::size_t layer);
   void attend(std::size_t layer);
   void run_attention(const AttentionTask& task, std::size_t layer, int thread, bool merge);
-  [[nodiscard]] std::size_t head_offset(std::size_t layer, std::int64_t head) const;
+  [[nodiscard]] std::size_t head_offset(LayerPlace place, std::int64_t head) const;
 
   const model::ModelConfig& config_;
   const CpuWeights& weights_;
@@ -128,6 +145,7 @@ class Forward {
   ThreadPool& pool_;
   const ForwardLimits limits_;
   kernels::RopeTable rope_table_;
+  kernels::RopeTable window_rope_table_;  // of window layers, if there are any
   kernels::RopeStyle rope_style_ = kernels::RopeStyle::kInterleaved;
 
   // Sizes, in elements.
@@ -136,6 +154,8 @@ class Forward {
   std::int64_t kv_width_ = 0;   // kv_heads * head_dim
   std::int64_t qkv_width_ = 0;  // one row of qkv_
   std::int64_t group_ = 0;      // query heads per kv head
+
+  std::vector<LayerPlace> places_;  // [layer]
 
   // Scratch, allocated once. rows: limits_.step_rows.
   tensor::Buffer x_;                   // f32 [rows][dim]: the residual stream
@@ -157,10 +177,11 @@ class Forward {
   std::vector<Span> spans_;
   std::vector<Span> logit_spans_;  // rows with logits, in the plan's order
   std::vector<TileSpan> tile_spans_;
-  std::vector<AttentionTask> tasks_;
-  std::vector<AttentionTask> merges_;
+  std::vector<GroupTasks> tasks_;  // [group]
   std::span<const Span> attention_spans_;
-  std::vector<std::vector<std::byte*>> tiles_;  // [sequence][position / 32] at layer 0, head 0
+  // [group][sequence][position / 32] at the group's layer 0, head 0; null where a window group has
+  // given its block back.
+  std::vector<std::vector<std::vector<std::byte*>>> tiles_;
   std::int64_t rows_ = 0;
 };
 

@@ -56,8 +56,22 @@ void Forward::project_panels(std::size_t index) {
       matmul_args(layer.qkv[2], work_[0], qkv + q_width_ + kv_width_, qkv_width_, false)};
   matmul_panels(matmuls, rows_);
   pool_.parallel_for(rows_, kSerialRows, [&](std::int64_t first, std::int64_t last, int) {
-    rotate(layer, first, last);
+    rotate(index, first, last);
   });
+}
+
+// x += weight * prepared, normed first where there is a norm for it.
+void Forward::project_back(const PackedMatrix& weight, const float* post_norm) {
+  const Work& work = work_[0];
+  float* x = x_.as<float>().data();
+  const bool direct = post_norm == nullptr;
+  const std::array matmuls = {matmul_args(weight, work, direct ? x : work.normed, dim_, direct)};
+  matmul_panels(matmuls, rows_);
+  if (!direct) {
+    pool_.parallel_for(rows_, kSerialRows, [&](std::int64_t first, std::int64_t last, int) {
+      norm_and_add(post_norm, work.normed + first * dim_, last - first, x + first * dim_);
+    });
+  }
 }
 
 void Forward::finish_panels(std::size_t index) {
@@ -72,8 +86,7 @@ void Forward::finish_panels(std::size_t index) {
   };
 
   prepare_all(layer.attn_output, attended_.as<float>().data(), q_width_);
-  const std::array output = {matmul_args(layer.attn_output, work, x, dim_, true)};
-  matmul_panels(output, rows_);
+  project_back(layer.attn_output, layer.post_attention_norm);
 
   norm_and_prepare(layer.gate_up, x, layer.ffn_norm);
   const kernels::MatmulArgs gate = matmul_args(layer.gate_up[0], work, work.gate, ffn, false);
@@ -86,13 +99,12 @@ void Forward::finish_panels(std::size_t index) {
     const std::int64_t to = std::min(last * kernels::kPanelOutputs, ffn);
     for (std::int64_t row = 0; row < rows_; ++row) {
       float* out = work.gate + row * ffn + from;
-      kernels_.silu_mul(out, work.up + row * ffn + from, to - from, out);
+      gate_by(out, work.up + row * ffn + from, to - from);
     }
   });
 
   prepare_all(layer.ffn_down, work.gate, ffn);
-  const std::array down = {matmul_args(layer.ffn_down, work, x, dim_, true)};
-  matmul_panels(down, rows_);
+  project_back(layer.ffn_down, layer.post_ffn_norm);
 }
 
 }  // namespace baton::backend

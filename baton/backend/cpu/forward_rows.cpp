@@ -35,8 +35,9 @@ void Forward::prepare(std::span<const PackedMatrix> weights, const float* x, std
   }
 }
 
-// Norms of Q and K heads (Qwen3), then rope, for rows [first, last) of qkv_.
-void Forward::rotate(const CpuLayer& layer, std::int64_t first, std::int64_t last) {
+// Norms of Q and K heads (Qwen3, Gemma 3), then rope, for rows [first, last) of qkv_.
+void Forward::rotate(std::size_t index, std::int64_t first, std::int64_t last) {
+  const CpuLayer& layer = weights_.layers[index];
   float* qkv = qkv_.as<float>().data();
   const std::int64_t head_dim = config_.head_dim;
   if (layer.q_norm != nullptr) {
@@ -50,9 +51,9 @@ void Forward::rotate(const CpuLayer& layer, std::int64_t first, std::int64_t las
     }
   }
   // K heads follow Q heads in a row: one call turns both.
-  kernels_.rope(rope_table_, rope_style_, positions_.as<std::int32_t>().data() + first,
-                last - first, config_.heads + config_.kv_heads, head_dim, qkv + first * qkv_width_,
-                qkv_width_);
+  kernels_.rope(config_.is_window_layer(index) ? window_rope_table_ : rope_table_, rope_style_,
+                positions_.as<std::int32_t>().data() + first, last - first,
+                config_.heads + config_.kv_heads, head_dim, qkv + first * qkv_width_, qkv_width_);
 }
 
 void Forward::project_rows(std::size_t index, std::int64_t first, std::int64_t last,
@@ -68,7 +69,19 @@ void Forward::project_rows(std::size_t index, std::int64_t first, std::int64_t l
     kernels_.matmul(matmul_args(weight, work, out, qkv_width_, false), 0, weight.panels(), 0, rows);
     out += weight.n;
   }
-  rotate(layer, first, last);
+  rotate(index, first, last);
+}
+
+// Of rows [0, rows): x += norm(added), in place of `added`.
+void Forward::norm_and_add(const float* norm, float* added, std::int64_t rows, float* x) {
+  kernels_.rmsnorm(added, dim_, nullptr, norm, config_.rms_eps, rows, dim_, added, dim_);
+  kernels_.add(x, added, rows * dim_);
+}
+
+void Forward::gate_by(float* gate, const float* up, std::int64_t n) const {
+  const auto gate_mul =
+      config_.activation == model::Activation::kGelu ? kernels_.gelu_mul : kernels_.silu_mul;
+  gate_mul(gate, up, n, gate);
 }
 
 void Forward::finish_rows(std::size_t index, std::int64_t first, std::int64_t last,
@@ -78,9 +91,17 @@ void Forward::finish_rows(std::size_t index, std::int64_t first, std::int64_t la
   const std::int64_t ffn = config_.ffn_dim;
   float* x = x_.as<float>().data() + first * dim_;
   const float* attended = attended_.as<float>().data() + first * q_width_;
+  // What is added to x is either summed into it at once, or normed first in the buffer for norms.
+  const auto add_to_x = [&](const PackedMatrix& weight, const float* post_norm) {
+    const bool direct = post_norm == nullptr;
+    kernels_.matmul(matmul_args(weight, work, direct ? x : work.normed, dim_, direct), 0,
+                    weight.panels(), 0, rows);
+    if (!direct) {
+      norm_and_add(post_norm, work.normed, rows, x);
+    }
+  };
   prepare({&layer.attn_output, 1}, attended, q_width_, 0, rows, work);
-  kernels_.matmul(matmul_args(layer.attn_output, work, x, dim_, true), 0,
-                  layer.attn_output.panels(), 0, rows);
+  add_to_x(layer.attn_output, layer.post_attention_norm);
   kernels_.rmsnorm(x, dim_, nullptr, layer.ffn_norm, config_.rms_eps, rows, dim_, work.normed,
                    dim_);
   prepare(layer.gate_up, work.normed, dim_, 0, rows, work);
@@ -88,10 +109,9 @@ void Forward::finish_rows(std::size_t index, std::int64_t first, std::int64_t la
                   layer.gate_up[0].panels(), 0, rows);
   kernels_.matmul(matmul_args(layer.gate_up[1], work, work.up, ffn, false), 0,
                   layer.gate_up[1].panels(), 0, rows);
-  kernels_.silu_mul(work.gate, work.up, rows * ffn, work.gate);
+  gate_by(work.gate, work.up, rows * ffn);
   prepare({&layer.ffn_down, 1}, work.gate, ffn, 0, rows, work);
-  kernels_.matmul(matmul_args(layer.ffn_down, work, x, dim_, true), 0, layer.ffn_down.panels(), 0,
-                  rows);
+  add_to_x(layer.ffn_down, layer.post_ffn_norm);
 }
 
 void Forward::project_row_blocks(std::size_t layer) {

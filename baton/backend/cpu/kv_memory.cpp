@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
+#include <utility>
 
 namespace baton::backend {
 
@@ -43,17 +43,26 @@ Result<kv::KvLayout> make_kv_layout(const model::ModelConfig& config, kv::KvDtyp
                 fmt::format("heads of {} elements are not supported; at most {} are",
                             config.head_dim, kernels::kMaxHeadDim));
   }
-  kv::KvGroup group;
-  group.layers.resize(static_cast<std::size_t>(config.layers));
-  std::iota(group.layers.begin(), group.layers.end(), 0);
-  group.kv_heads = config.kv_heads;
-  group.head_dim = config.head_dim;
-  group.dtype = dtype;
+  kv::KvGroup full;
+  full.kv_heads = config.kv_heads;
+  full.head_dim = config.head_dim;
+  full.dtype = dtype;
   BATON_CHECK(
-      group.plane_tile_bytes() == kernels::kv_plane_bytes(to_tensor_dtype(dtype), config.head_dim),
+      full.plane_tile_bytes() == kernels::kv_plane_bytes(to_tensor_dtype(dtype), config.head_dim),
       "the layout's tile differs from the kernels'");
+  kv::KvGroup window = full;
+  window.kind = kv::GroupKind::kWindow;
+  window.window_tokens = config.window_tokens;
+  for (std::int32_t layer = 0; layer < config.layers; ++layer) {
+    const bool is_window = config.is_window_layer(static_cast<std::size_t>(layer));
+    (is_window ? window : full).layers.push_back(layer);
+  }
   kv::KvLayout layout;
-  layout.groups.push_back(std::move(group));
+  for (kv::KvGroup* group : {&full, &window}) {
+    if (!group->layers.empty()) {
+      layout.groups.push_back(std::move(*group));
+    }
+  }
   layout.block_tokens = block_tokens;
   return layout;
 }

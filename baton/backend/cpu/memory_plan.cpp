@@ -33,6 +33,67 @@ std::uint64_t system_available_bytes() {
   return std::numeric_limits<std::uint64_t>::max();
 }
 
+// Bytes of one block of each full group, of each window group.
+struct ColumnBytes {
+  std::uint64_t full = 0;
+  std::uint64_t window = 0;
+};
+
+bool is_window(const kv::KvLayout& layout, std::size_t group) {
+  return layout.groups[group].kind == kv::GroupKind::kWindow;
+}
+
+ColumnBytes column_bytes(const kv::KvLayout& layout) {
+  ColumnBytes bytes;
+  for (std::size_t group = 0; group < layout.groups.size(); ++group) {
+    (is_window(layout, group) ? bytes.window : bytes.full) += layout.block_bytes(group);
+  }
+  return bytes;
+}
+
+// Blocks that max_num_seqs sequences of the whole context hold at once, in bytes of all groups.
+std::uint64_t wanted_bytes(const CpuBackendOptions& options, const kv::KvLayout& layout,
+                           std::int32_t context_tokens) {
+  std::uint64_t bytes = 0;
+  for (std::size_t group = 0; group < layout.groups.size(); ++group) {
+    bytes += static_cast<std::uint64_t>(
+                 layout.blocks_held(group, context_tokens, options.max_step_tokens)) *
+             layout.block_bytes(group);
+  }
+  return bytes * static_cast<std::uint64_t>(options.max_num_seqs);
+}
+
+// Window groups first: all that max_num_seqs sequences can hold in them, or as many sequences as
+// leave the full groups that length for each. The full groups get the rest. A budget below one such
+// sequence is cut evenly: sequences are short then, and hold as much of each group.
+void divide(std::uint64_t budget_bytes, const CpuBackendOptions& options,
+            const kv::KvLayout& layout, std::int32_t context_tokens, MemoryPlan& plan) {
+  const ColumnBytes bytes = column_bytes(layout);
+  std::uint64_t windows = 0;  // blocks of a sequence in a window group
+  for (std::size_t group = 0; group < layout.groups.size(); ++group) {
+    if (is_window(layout, group)) {
+      windows =
+          std::max<std::uint64_t>(windows, static_cast<std::uint64_t>(layout.blocks_held(
+                                               group, context_tokens, options.max_step_tokens)));
+    }
+  }
+  const std::uint64_t even = budget_bytes / (bytes.full + bytes.window);
+  const std::uint64_t sequences =
+      windows == 0 ? 0
+                   : std::min<std::uint64_t>(even / windows,
+                                             static_cast<std::uint64_t>(options.max_num_seqs));
+  const std::uint64_t window_blocks = sequences == 0 ? even : sequences * windows;
+  const std::uint64_t full_blocks =
+      bytes.full == 0 ? 0 : (budget_bytes - window_blocks * bytes.window) / bytes.full;
+  constexpr std::uint64_t kMostBlocks = std::numeric_limits<std::uint32_t>::max() - 1;  // ids
+  for (std::size_t group = 0; group < layout.groups.size(); ++group) {
+    const std::uint64_t blocks = is_window(layout, group) ? window_blocks : full_blocks;
+    plan.groups.push_back(
+        {layout.block_bytes(group), static_cast<std::uint32_t>(std::min(blocks, kMostBlocks))});
+    plan.kv_bytes += plan.groups.back().block_bytes * plan.groups.back().blocks;
+  }
+}
+
 double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / kMiB; }
 
 }  // namespace
@@ -46,16 +107,20 @@ std::uint64_t available_memory_bytes() {
 }
 
 std::string describe(const MemoryPlan& plan) {
-  return fmt::format(
-      "weights {:.1f} MiB, KV cache {:.1f} MiB ({} blocks of {:.2f} MiB), scratch {:.1f} MiB",
-      mib(plan.weight_bytes), mib(plan.kv_bytes), plan.blocks, mib(plan.block_bytes),
-      mib(plan.scratch_bytes));
+  std::string blocks;
+  for (const MemoryPlan::Group& group : plan.groups) {
+    blocks += fmt::format("{}{} blocks of {:.2f} MiB", blocks.empty() ? "" : ", ", group.blocks,
+                          mib(group.block_bytes));
+  }
+  return fmt::format("weights {:.1f} MiB, KV cache {:.1f} MiB ({}), scratch {:.1f} MiB",
+                     mib(plan.weight_bytes), mib(plan.kv_bytes), blocks, mib(plan.scratch_bytes));
 }
 
 Status plan_kv_memory(const CpuBackendOptions& options, const kv::KvLayout& layout,
                       std::int32_t context_tokens, std::uint64_t available_bytes,
                       MemoryPlan& plan) {
-  plan.block_bytes = layout.block_bytes(0);
+  const ColumnBytes column = column_bytes(layout);
+  const std::uint64_t block_bytes = column.full + column.window;
   const std::uint64_t fixed_bytes = plan.weight_bytes + plan.scratch_bytes;
   if (fixed_bytes > available_bytes) {
     return fail(ErrorCode::kInvalidArgument,
@@ -67,17 +132,14 @@ Status plan_kv_memory(const CpuBackendOptions& options, const kv::KvLayout& layo
   std::uint64_t budget_bytes = options.kv_memory_bytes;
   if (budget_bytes == 0) {
     const std::uint64_t left = available_bytes - std::min(fixed_bytes, available_bytes);
-    const std::uint64_t wanted_blocks =
-        static_cast<std::uint64_t>(layout.blocks_for(context_tokens)) *
-        static_cast<std::uint64_t>(options.max_num_seqs);
-    budget_bytes = std::min(wanted_blocks * plan.block_bytes, left / 2);
+    budget_bytes = std::min(wanted_bytes(options, layout, context_tokens), left / 2);
   }
-  if (budget_bytes < plan.block_bytes) {
+  if (budget_bytes < block_bytes) {
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("a KV cache of {} bytes holds no block: one block of {} tokens needs {} "
                     "bytes; raise --kv-memory or lower --block-tokens",
-                    budget_bytes, layout.block_tokens, plan.block_bytes),
+                    budget_bytes, layout.block_tokens, block_bytes),
         "kv-memory");
   }
   if (budget_bytes > available_bytes || fixed_bytes > available_bytes - budget_bytes) {
@@ -87,10 +149,7 @@ Status plan_kv_memory(const CpuBackendOptions& options, const kv::KvLayout& layo
                             budget_bytes, fixed_bytes, available_bytes),
                 "kv-memory");
   }
-  // Block ids are 32 bit.
-  plan.blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      budget_bytes / plan.block_bytes, std::numeric_limits<std::uint32_t>::max() - 1));
-  plan.kv_bytes = plan.blocks * plan.block_bytes;
+  divide(budget_bytes, options, layout, context_tokens, plan);
   return {};
 }
 

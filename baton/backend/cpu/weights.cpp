@@ -72,11 +72,12 @@ std::vector<std::size_t> step_order(const model::ModelDescription& description) 
          {&layer.attn_norm, &layer.attn_q, &layer.attn_k, &layer.attn_v}) {
       order.push_back(ref->index);
     }
-    if (layer.attn_q_norm) {
-      order.push_back(layer.attn_q_norm->index);
-    }
-    if (layer.attn_k_norm) {
-      order.push_back(layer.attn_k_norm->index);
+    for (const std::optional<model::TensorRef>* ref :
+         {&layer.attn_q_norm, &layer.attn_k_norm, &layer.post_attention_norm,
+          &layer.post_ffn_norm}) {
+      if (*ref) {
+        order.push_back((*ref)->index);
+      }
     }
     for (const model::TensorRef* ref :
          {&layer.attn_output, &layer.ffn_norm, &layer.ffn_gate, &layer.ffn_up, &layer.ffn_down}) {
@@ -132,6 +133,9 @@ struct Placer {
   [[nodiscard]] const float* vector(const model::TensorRef& ref) const {
     return reinterpret_cast<const float*>(places[ref.index]);
   }
+  [[nodiscard]] const float* vector(const std::optional<model::TensorRef>& ref) const {
+    return ref ? vector(*ref) : nullptr;
+  }
   [[nodiscard]] PackedMatrix matrix(const model::TensorRef& ref) const {
     return {to_dtype(ref.type), places[ref.index], ref.rows, ref.columns};
   }
@@ -142,12 +146,14 @@ CpuLayer place_layer(const Placer& placer, const model::LayerWeights& source) {
   layer.attn_norm = placer.vector(source.attn_norm);
   layer.qkv = {placer.matrix(source.attn_q), placer.matrix(source.attn_k),
                placer.matrix(source.attn_v)};
-  layer.q_norm = source.attn_q_norm ? placer.vector(*source.attn_q_norm) : nullptr;
-  layer.k_norm = source.attn_k_norm ? placer.vector(*source.attn_k_norm) : nullptr;
+  layer.q_norm = placer.vector(source.attn_q_norm);
+  layer.k_norm = placer.vector(source.attn_k_norm);
   layer.attn_output = placer.matrix(source.attn_output);
+  layer.post_attention_norm = placer.vector(source.post_attention_norm);
   layer.ffn_norm = placer.vector(source.ffn_norm);
   layer.gate_up = {placer.matrix(source.ffn_gate), placer.matrix(source.ffn_up)};
   layer.ffn_down = placer.matrix(source.ffn_down);
+  layer.post_ffn_norm = placer.vector(source.post_ffn_norm);
   return layer;
 }
 

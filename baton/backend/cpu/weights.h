@@ -34,14 +34,16 @@ struct PackedMatrix {
 };
 
 struct CpuLayer {
-  const float* attn_norm = nullptr;     // [dim]
-  std::array<PackedMatrix, 3> qkv;      // [heads * head_dim], [kv_heads * head_dim] twice; k = dim
-  const float* q_norm = nullptr;        // [head_dim] or null
-  const float* k_norm = nullptr;        // [head_dim] or null
-  PackedMatrix attn_output;             // [dim], k = heads * head_dim
-  const float* ffn_norm = nullptr;      // [dim]
-  std::array<PackedMatrix, 2> gate_up;  // [ffn_dim] each, k = dim
-  PackedMatrix ffn_down;                // [dim], k = ffn_dim
+  const float* attn_norm = nullptr;  // [dim]
+  std::array<PackedMatrix, 3> qkv;   // [heads * head_dim], [kv_heads * head_dim] twice; k = dim
+  const float* q_norm = nullptr;     // [head_dim] or null
+  const float* k_norm = nullptr;     // [head_dim] or null
+  PackedMatrix attn_output;          // [dim], k = heads * head_dim
+  const float* post_attention_norm = nullptr;  // [dim] or null
+  const float* ffn_norm = nullptr;             // [dim]
+  std::array<PackedMatrix, 2> gate_up;         // [ffn_dim] each, k = dim
+  PackedMatrix ffn_down;                       // [dim], k = ffn_dim
+  const float* post_ffn_norm = nullptr;        // [dim] or null
 };
 
 struct CpuWeights {
