@@ -16,7 +16,7 @@ namespace baton::handoff {
 void DecodeRole::handle(DecodeInput input, TimePoint now) {
   // kill: the node dies between two changes of state, or with what it decided still unsent.
   static_cast<void>(BATON_FAILPOINT("decode_role.before"));
-  std::visit([&](auto&& item) { on(std::move(item), now); }, std::move(input));
+  std::visit([&](auto&& item) { on(std::forward<decltype(item)>(item), now); }, std::move(input));
   static_cast<void>(BATON_FAILPOINT("decode_role.after"));
 }
 
@@ -118,7 +118,7 @@ void DecodeRole::on(const BlocksReceived& frame, TimePoint now) {
   take_receipt(at, recv_handoff_payload(*entry.receipt, frame), now);
 }
 
-void DecodeRole::on(CommitReceived commit, TimePoint now) {
+void DecodeRole::on(const CommitReceived& commit, TimePoint now) {
   const auto at = entries_.find(commit.key);
   if (at == entries_.end()) {
     if (context_.tombstones.covers(commit.key) || active_.holds(commit.key) ||

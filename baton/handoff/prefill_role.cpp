@@ -16,7 +16,7 @@ namespace baton::handoff {
 void PrefillRole::handle(PrefillInput input, TimePoint now) {
   // kill: the node dies between two changes of state, or with what it decided still unsent.
   static_cast<void>(BATON_FAILPOINT("prefill_role.before"));
-  std::visit([&](auto&& item) { on(std::move(item), now); }, std::move(input));
+  std::visit([&](auto&& item) { on(std::forward<decltype(item)>(item), now); }, std::move(input));
   static_cast<void>(BATON_FAILPOINT("prefill_role.after"));
 }
 
