@@ -7,6 +7,8 @@
 #include "baton/base/check.h"
 #include "baton/files/sha256.h"
 
+#include "apps/baton/cluster_view.h"
+#include "apps/baton/page.h"
 #include <algorithm>
 #include <chrono>
 #include <span>
@@ -125,10 +127,40 @@ void ApiServer::add_operator_pages(http::Routes& routes) {
   });
 }
 
+asio::awaitable<void> ApiServer::show_cluster(http::ResponseWriter& writer) {
+  ClusterView view;
+  view.owner = co_await owner_->view();
+  view.started = options_.started;
+  view.self = options_.self;
+  view.model = model_->name;
+  if (options_.local_load) {
+    cluster::NodeRecord self;
+    self.info = options_.self;
+    self.info.address = fmt::format("{}:{}", options_.http.host, port());
+    self.load = options_.local_load();
+    self.state = cluster::NodeState::kUp;
+    self.last_seen = view.owner.now;
+    self.assigned = static_cast<std::uint32_t>(owner_->stats().active);
+    view.owner.nodes.push_back(std::move(self));
+  }
+  http::HttpResponse page;
+  page.headers = {{"Cache-Control", "no-store"}};
+  page.body = cluster_body(view, owner_->stats());
+  (void)co_await writer.send(std::move(page));
+}
+
 http::Handler ApiServer::make_handler() {
   http::Routes routes;
   add_operator_pages(routes);
   if (owner_ != nullptr) {
+    // Made once, here: a page that is not as it must be is found at start.
+    routes.add("GET", "/",
+               [page = page_response()](http::HttpRequest, http::ResponseWriter& writer) {
+                 return send_page(writer, page);
+               });
+    routes.add("GET", "/cluster", [this](http::HttpRequest, http::ResponseWriter& writer) {
+      return show_cluster(writer);
+    });
     routes.add("GET", "/v1/models", [this](http::HttpRequest, http::ResponseWriter& writer) {
       http::HttpResponse page;
       page.body = api::models_body({{model_->name, model_->created_s, owner_->context_tokens()}});

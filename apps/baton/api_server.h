@@ -36,6 +36,9 @@ struct ApiServerOptions {
   std::size_t max_requests = 256;  // in this process at once, tokenizing included; more get 429
   bool split = false;              // n > 1 is refused across a split until issue 5
   std::string secret;              // random per process: separates cache namespaces
+  message::NodeInfo self;          // as the cluster view shows it
+  TimePoint started{};
+  std::function<message::NodeLoad()> local_load;  // a single node's own; any thread
 };
 
 class ApiServer {
@@ -55,6 +58,7 @@ class ApiServer {
   struct Prepared;
   http::Handler make_handler();
   void add_operator_pages(http::Routes& routes);
+  asio::awaitable<void> show_cluster(http::ResponseWriter& writer);
   Result<Prepared> prepare(api::Endpoint endpoint, const std::string& body,
                            const std::string& key) const;
   [[nodiscard]] Status admit(std::size_t position) const;

@@ -62,7 +62,7 @@ void OwnerLoop::client_gone(RequestId request) {
   asio::post(control_, [this, request] {
     router::Commands commands;
     streams_.erase(request);
-    router_.client_gone(request, commands);
+    router_.client_gone(request, clock_.now(), commands);
     carry_out(std::move(commands));
   });
 }
@@ -70,7 +70,7 @@ void OwnerLoop::client_gone(RequestId request) {
 void OwnerLoop::stop_choice(RequestId request, Choice choice) {
   asio::post(control_, [this, request, choice] {
     router::Commands commands;
-    router_.stop_choice(request, choice, commands);
+    router_.stop_choice(request, choice, clock_.now(), commands);
     carry_out(std::move(commands));
   });
 }
@@ -78,6 +78,22 @@ void OwnerLoop::stop_choice(RequestId request, Choice choice) {
 router::Readiness OwnerLoop::readiness() const {
   std::lock_guard lock(readiness_mutex_);
   return readiness_;
+}
+
+asio::awaitable<OwnerView> OwnerLoop::view() {
+  co_return co_await asio::co_spawn(control_, copy_view(), asio::use_awaitable);
+}
+
+asio::awaitable<OwnerView> OwnerLoop::copy_view() {
+  OwnerView view;
+  view.now = clock_.now();
+  for (const auto& [id, node] : router_.nodes().nodes()) {
+    view.nodes.push_back(node);
+  }
+  const auto& requests = router_.history().requests();
+  view.requests.assign(requests.begin(), requests.end());
+  view.readiness = router_.readiness();
+  co_return view;
 }
 
 void OwnerLoop::expect_peer(message::NodeRole role, const std::string& address) {
@@ -179,7 +195,7 @@ void OwnerLoop::fail_all(const Error& error) {
   router::Commands commands;
   auto streams = std::exchange(streams_, {});
   for (auto& [request, stream] : streams) {
-    router_.client_gone(request, commands);
+    router_.client_gone(request, clock_.now(), commands);
     stream->push_unbounded(Failed{error});
   }
   carry_out(std::move(commands));

@@ -10,6 +10,7 @@
 #include "baton/net/async_event.h"
 #include "baton/router/router.h"
 
+#include "apps/baton/cluster_view.h"
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,9 @@ class OwnerLoop {
   [[nodiscard]] router::Readiness readiness() const;  // as of the last tick or node event
   [[nodiscard]] std::int32_t context_tokens() const { return context_tokens_; }
   [[nodiscard]] const router::Stats& stats() const { return router_.stats(); }
+  // Resumes on the caller's executor. Never, once the control loop has ended: its coroutine is then
+  // destroyed with its own loop.
+  asio::awaitable<OwnerView> view();
 
   // ---- the control thread ---------------------------------------------------------------------
   void expect_peer(message::NodeRole role, const std::string& address);
@@ -72,6 +76,7 @@ class OwnerLoop {
                    router::Commands& more);
   void deliver(RequestId request, StreamEvent&& event, bool last);
   void on_owner_event(handoff::OwnerEvent&& event);
+  asio::awaitable<OwnerView> copy_view();
   void publish();
 
   asio::any_io_executor control_;

@@ -113,6 +113,7 @@ class Server {
 
   ServeOptions options_;
   net::SystemAsyncClock clock_;
+  const TimePoint started_ = clock_.now();
   net::EventLoop control_;
   net::IoPool io_;
   net::TaskGroup tasks_;
@@ -224,6 +225,14 @@ void Server::make_http() {
   api.max_requests = static_cast<std::size_t>(options_.max_queue);
   api.split = options_.role == NodeRole::kRouter;
   api.secret = random_hex(32);
+  api.started = started_;
+  api.self.id = NodeId{options_.node_id};
+  api.self.role = options_.role;
+  if (engine_) {
+    api.self.max_context_tokens = engine_->geometry().max_context_tokens;
+    api.self.pool_tokens = engine_->geometry().pool_tokens;
+    api.local_load = [this] { return engine_->load(); };
+  }
   http_ = std::make_unique<ApiServer>(io_.executor(0), api, api::KeyCheck(options_.api_keys),
                                       model_ ? &*model_ : nullptr, owner_loop_.get(), metrics_,
                                       [this] { return readiness(); });

@@ -35,8 +35,10 @@ std::optional<std::string_view> bearer(std::string_view value) {
 
 }  // namespace
 
-bool is_public_path(std::string_view path) {
-  return path == "/health" || path == "/ready" || path == "/live";
+bool is_public(const http::HttpRequest& head) {
+  const std::string& path = head.path;
+  const bool reads = head.method == "GET" || head.method == "HEAD";
+  return path == "/health" || path == "/ready" || path == "/live" || (path == "/" && reads);
 }
 
 std::string presented_key(const http::HttpRequest& head) {
@@ -52,7 +54,7 @@ KeyCheck::KeyCheck(const std::vector<std::string>& keys) {
 }
 
 Status KeyCheck::check(const http::HttpRequest& head) const {
-  if (!enabled() || is_public_path(head.path)) {
+  if (!enabled() || is_public(head)) {
     return {};
   }
   const auto header = head.header("authorization");

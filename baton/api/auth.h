@@ -1,5 +1,5 @@
-// The key check, deny by default: with a key set, every path but the liveness ones needs it, known
-// routes or not, /metrics too. Pure; immutable; any thread.
+// The key check, deny by default: with a key set, every path but the liveness ones and the page
+// needs it, known routes or not, /metrics and /cluster too. Pure; immutable; any thread.
 #pragma once
 
 #include "baton/base/result.h"
@@ -14,8 +14,9 @@
 
 namespace baton::api {
 
-// /health, /ready, /live: byte for byte, any other spelling is guarded.
-bool is_public_path(std::string_view path);
+// /health, /ready, /live, and reading / (one file, the same for everybody, which asks for the key:
+// a browser cannot send one with the address). Byte for byte, any other spelling is guarded.
+bool is_public(const http::HttpRequest& head);
 
 // The Bearer key that a request carries, right or wrong; empty when there is none. Separates prefix
 // caches of different clients.

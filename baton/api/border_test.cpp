@@ -90,9 +90,10 @@ http::HttpRequest request(const std::string& path, const std::string& authorizat
 
 TEST(KeyCheck, B39GuardsEverything) {
   const KeyCheck check({"secret-key", "other"});
-  for (const char* path : {"/v1/models", "/v1/chat/completions", "/metrics", "/", "", "/nothing",
-                           "/health/", "//health", "/Health", "/HEALTH", "/./health",
-                           "/v1/../health", "/health%20", "/ready/x", "*"}) {
+  for (const char* path :
+       {"/v1/models", "/v1/chat/completions", "/metrics", "/cluster", "", "//", "/.", "/index.html",
+        "/nothing", "/health/", "//health", "/Health", "/HEALTH", "/./health", "/v1/../health",
+        "/health%20", "/ready/x", "*"}) {
     EXPECT_EQ(check.check(request(path, "")).error().code, ErrorCode::kUnauthorized) << path;
     for (const char* wrong :
          {"Bearer secret-kez", "Bearer secret-ke", "Bearer secret-keyy", "Bearer ", "Bearer",
@@ -105,8 +106,13 @@ TEST(KeyCheck, B39GuardsEverything) {
       EXPECT_TRUE(check.check(request(path, right)).has_value()) << path << " " << right;
     }
   }
-  for (const char* path : {"/health", "/ready", "/live"}) {
+  for (const char* path : {"/health", "/ready", "/live", "/"}) {
     EXPECT_TRUE(check.check(request(path, "")).has_value());
+  }
+  http::HttpRequest write = request("/", "");
+  for (const char* method : {"POST", "PUT", "DELETE", "get", ""}) {
+    write.method = method;
+    EXPECT_FALSE(check.check(write).has_value()) << method;
   }
   EXPECT_TRUE(KeyCheck({}).check(request("/v1/models", "")).has_value());
   EXPECT_FALSE(KeyCheck({}).enabled());

@@ -143,7 +143,7 @@ class Runner {
     part.keep_logits = true;
     return part;
   }
-  StepResult step(StepPlan plan) { return backend_->collect(backend_->launch(plan)); }
+  StepResult step(const StepPlan& plan) { return backend_->collect(backend_->launch(plan)); }
 
   // The logits of the last position of `tokens`, the prompt cut into these chunks (the last one
   // repeats).

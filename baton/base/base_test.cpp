@@ -161,8 +161,7 @@ TEST(BoundedQueue, ManyProducersLoseNothing) {
   for (int p = 0; p < kProducers; ++p) {
     producers.emplace_back([&queue, p] {
       for (int i = 0; i < kEach; ++i) {
-        int value = p * kEach + i;
-        while (!queue.try_push(std::move(value))) {
+        while (!queue.try_push(p * kEach + i)) {
           std::this_thread::yield();
         }
       }

@@ -96,6 +96,22 @@ TEST(NodeTable, SaysWhoIsMissingAndWhy) {
   EXPECT_EQ(table.missing()[1], "decode node h:2: connection reset");
 }
 
+TEST(NodeTable, ARestartedNodeReplacesTheDeadOneAtItsAddress) {
+  NodeTable table;
+  table.up(node("other", NodeRole::kDecode, "h:2"), TimePoint{});
+  for (int start = 0; start < 5; ++start) {
+    const std::string id = "d-" + std::to_string(start);
+    table.up(node(id, NodeRole::kDecode, "h:1"), TimePoint{});
+    EXPECT_EQ(table.nodes().size(), 2U);
+    EXPECT_EQ(table.usable(NodeRole::kDecode).size(), 2U);
+    table.down({NodeId{id}, "connection reset"});
+    EXPECT_EQ(table.find(NodeId{id})->down_reason, "connection reset");
+  }
+  table.up(node("same", NodeRole::kDecode, "h:1"), TimePoint{});
+  table.up(node("same", NodeRole::kDecode, "h:1"), TimePoint{});
+  EXPECT_EQ(table.nodes().size(), 2U);
+}
+
 TEST(NodeTable, SmallestLimitCounts) {
   NodeTable table;
   EXPECT_EQ(table.min_context_tokens(), 0);

@@ -6,6 +6,13 @@ namespace baton::cluster {
 
 namespace {
 
+bool plays(const message::NodeInfo& info, message::NodeRole role) {
+  return info.role == role ||
+         (role == message::NodeRole::kDecode && info.role == message::NodeRole::kSingle);
+}
+
+}  // namespace
+
 std::string_view role_name(message::NodeRole role) {
   switch (role) {
     case message::NodeRole::kSingle:
@@ -19,13 +26,6 @@ std::string_view role_name(message::NodeRole role) {
   }
   return "unknown";
 }
-
-bool plays(const message::NodeInfo& info, message::NodeRole role) {
-  return info.role == role ||
-         (role == message::NodeRole::kDecode && info.role == message::NodeRole::kSingle);
-}
-
-}  // namespace
 
 std::string_view node_state_name(NodeState state) {
   switch (state) {
@@ -49,6 +49,12 @@ bool NodeTable::expects(message::NodeRole role) const {
 }
 
 void NodeTable::up(const message::NodeUp& event, TimePoint now) {
+  // A node that was started anew at the same address has another name unless it was given one: the
+  // dead are not kept beside it, or the table would grow with each restart.
+  std::erase_if(nodes_, [&](const auto& entry) {
+    return entry.second.state == NodeState::kDown &&
+           entry.second.info.address == event.info.address;
+  });
   NodeRecord& record = nodes_[event.info.id];
   record.info = event.info;
   record.load = {};

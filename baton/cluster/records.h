@@ -17,6 +17,7 @@ namespace baton::cluster {
 
 enum class NodeState : std::uint8_t { kUp, kDraining, kDown };
 std::string_view node_state_name(NodeState state);
+std::string_view role_name(message::NodeRole role);
 
 struct NodeRecord {
   message::NodeInfo info;
@@ -34,6 +35,7 @@ class NodeTable {
 
   [[nodiscard]] bool expects(message::NodeRole role) const;
 
+  // Takes the place of a dead node of the same address, whatever that one's name.
   void up(const message::NodeUp& event, TimePoint now);
   void down(const message::NodeDown& event);
   // A peer that was reached and refused, or cannot be reached: `reason` is shown until it is up.

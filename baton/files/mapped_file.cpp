@@ -79,6 +79,7 @@ void MappedFile::release_pages(std::span<const std::byte> bytes) const {
   const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size()) / page * page;
   if (begin < end) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a page inside of bytes
     ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   }
 }

@@ -1,6 +1,7 @@
 #include "baton/handoff/decode_role.h"
 
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
 #include "baton/base/log.h"
 #include "baton/handoff/convert.h"
 #include "baton/handoff/tile_plan.h"
@@ -14,7 +15,10 @@
 namespace baton::handoff {
 
 void DecodeRole::handle(DecodeInput input, TimePoint now) {
-  std::visit([&](auto&& item) { on(std::move(item), now); }, std::move(input));
+  // kill: the node dies between two changes of state, or with what it decided still unsent.
+  static_cast<void>(BATON_FAILPOINT("decode_role.before"));
+  std::visit([&](auto&& item) { on(std::forward<decltype(item)>(item), now); }, std::move(input));
+  static_cast<void>(BATON_FAILPOINT("decode_role.after"));
 }
 
 void DecodeRole::on(DecodeRoleHandoff handoff, TimePoint now) {
@@ -120,7 +124,7 @@ void DecodeRole::on(const BlocksReceived& frame, TimePoint now) {
   take_receipt(at, recv_handoff_payload(*entry.receipt, frame), now);
 }
 
-void DecodeRole::on(CommitReceived commit, TimePoint now) {
+void DecodeRole::on(const CommitReceived& commit, TimePoint now) {
   const auto at = entries_.find(commit.key);
   if (at == entries_.end()) {
     if (context_.tombstones.covers(commit.key) || active_.holds(commit.key) ||

@@ -80,7 +80,7 @@ class DecodeRole {
 
   void on(DecodeRoleHandoff handoff, TimePoint now);
   void on(const BlocksReceived& frame, TimePoint now);
-  void on(CommitReceived commit, TimePoint now);
+  void on(const CommitReceived& commit, TimePoint now);
   void on(const AbortInput& abort, TimePoint now);
   void on(const PeerUp& up, TimePoint now);
   void on(const PeerDown& down, TimePoint now);

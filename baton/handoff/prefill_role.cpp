@@ -1,6 +1,7 @@
 #include "baton/handoff/prefill_role.h"
 
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
 #include "baton/base/log.h"
 #include "baton/handoff/convert.h"
 #include "baton/handoff/tile_plan.h"
@@ -13,7 +14,10 @@
 namespace baton::handoff {
 
 void PrefillRole::handle(PrefillInput input, TimePoint now) {
-  std::visit([&](auto&& item) { on(std::move(item), now); }, std::move(input));
+  // kill: the node dies between two changes of state, or with what it decided still unsent.
+  static_cast<void>(BATON_FAILPOINT("prefill_role.before"));
+  std::visit([&](auto&& item) { on(std::forward<decltype(item)>(item), now); }, std::move(input));
+  static_cast<void>(BATON_FAILPOINT("prefill_role.after"));
 }
 
 void PrefillRole::on(PrefillRoleRequest request, TimePoint now) {

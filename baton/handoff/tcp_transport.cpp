@@ -1,6 +1,7 @@
 #include "baton/handoff/tcp_transport.h"
 
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
 #include "baton/base/log.h"
 #include "baton/handoff/tcp_transport_impl.h"
 
@@ -306,6 +307,7 @@ Status TcpTransport::send_control(const NodeId& to, const SequenceKey& key, wire
 asio::awaitable<Result<BulkSent>> TcpTransport::send_blocks(
     NodeId to, SequenceKey key, wire::BlocksHeader blocks, std::uint64_t sequence,
     std::vector<std::span<const std::byte>> tiles) {
+  static_cast<void>(BATON_FAILPOINT("handoff.frame"));  // kill: the sender dies in mid transfer
   auto job = std::make_shared<BulkJob>(impl_->control_);
   job->key = key;
   job->blocks = blocks;
@@ -325,6 +327,7 @@ asio::awaitable<Result<BulkSent>> TcpTransport::send_blocks(
 
 asio::awaitable<Status> TcpTransport::send_commit(NodeId to, SequenceKey key,
                                                   wire::pb::Commit commit) {
+  static_cast<void>(BATON_FAILPOINT("handoff.commit"));  // kill: all is sent but the Commit
   auto frame = wire::encode_commit(key, commit);
   if (!frame) {
     co_return fail(std::move(frame).error());

@@ -219,7 +219,7 @@ TEST_F(Rows, QuantisedActivationsAreNear) {
     EXPECT_EQ((block.minus_32_sums[0] + block.minus_32_sums[1]) * 4, block.whole.minus_128_sums);
     EXPECT_NEAR(block.scaled_sums[0] + block.scaled_sums[1], block.whole.scaled_sum, 1e-5F);
     EXPECT_EQ(block.scaled_sums[1],
-              block.whole.scale * static_cast<float>(block.minus_32_sums[1] / -32));
+              block.whole.scale * static_cast<float>(-block.minus_32_sums[1]) / 32.0F);
   }
   // Not a number and infinity give bounded integers, the same everywhere.
   std::vector<float> odd(32, 1.0F);
@@ -409,8 +409,8 @@ TEST_F(Rows, RopeTablesAreExact) {
                                              .linear_factor = 2.0,
                                              .frequency_factors = {1.0F, 4.0F},
                                              .magnitude = 3.0F});
-  EXPECT_NEAR(scaled.sine[7 * 2], 3.0 * std::sin(3.5), 1e-6);
-  EXPECT_NEAR(scaled.cosine[7 * 2 + 1], 3.0 * std::cos(3.5 * 0.1 / 4.0), 1e-6);
+  EXPECT_NEAR(scaled.sine[14], 3.0 * std::sin(3.5), 1e-6);
+  EXPECT_NEAR(scaled.cosine[15], 3.0 * std::cos(3.5 * 0.1 / 4.0), 1e-6);
 }
 
 TEST_F(Rows, RopeTurnsPairs) {

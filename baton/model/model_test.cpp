@@ -70,7 +70,7 @@ struct Recipe {
     file.strings("tokenizer.ggml.tokens", {"a", "<|endoftext|>", "b", "<|im_end|>", "c"});
     file.i32s("tokenizer.ggml.token_type", {1, 3, 1, 1, 3});
 
-    const auto add = [&](const std::string& name, std::vector<std::uint64_t> dims,
+    const auto add = [&](const std::string& name, const std::vector<std::uint64_t>& dims,
                          std::uint32_t type = kF32) {
       std::uint64_t bytes = type == kF32 ? 4 : 2;
       for (const std::uint64_t extent : dims) {

@@ -25,6 +25,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
     sequence.silent_until = now + options_.silence_deadline;
     sequence.on_local_engine = true;
     sequence.route = {options_.self, options_.self, false, 0};
+    note(sequence, EventKind::kSent, options_.self, options_.self);
     out.emplace_back(RunLocal{sequence.submit});
     return;
   }
@@ -41,6 +42,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
     sequence.state = Sequence::State::kWaiting;
     sequence.backoff = std::clamp(sequence.backoff * 2, options_.retry_backoff, kMaxBackoff);
     sequence.retry_at = now + sequence.backoff;
+    note(sequence, EventKind::kWaiting, {});
     return;
   }
   if (sequence.submit.key.epoch.value > 0) {
@@ -60,6 +62,7 @@ void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {
   sequence.route = {split ? pick.prefill : alone, split ? pick.decode : alone, split, 0};
   sequence.prefill = pick.prefill;
   sequence.decode = pick.decode;
+  note(sequence, EventKind::kSent, sequence.route.prefill_node, sequence.route.decode_node);
   for (const NodeId* id : {&pick.prefill, &pick.decode}) {
     if (cluster::NodeRecord* node = nodes_.find(*id)) {
       ++node->assigned;
@@ -81,6 +84,8 @@ void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {
 void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoint now,
                    Commands& out) {
   const RequestId id = sequence.submit.key.request;
+  note(sequence, EventKind::kLost, culprit.value.empty() ? options_.self : culprit, {},
+       why.message);
   abort_legs(sequence, why, out);
   if (sequence.progressed) {
     sequence.attempts = 0;
@@ -151,7 +156,7 @@ void Router::end_sequence(Sequence& sequence, Commands& out) {
   Request& request = *find(id);
   if (--request.open == 0) {
     out.emplace_back(Done{id});
-    erase(id, End::kCompleted);
+    erase(id, End::kCompleted, {});
   }
 }
 
@@ -188,12 +193,27 @@ void Router::fail_request(RequestId id, Error error, Commands& out) {
   for (const auto& sequence : request->choices) {
     abort_legs(*sequence, error, out);
   }
+  const std::string message = error.message;
   out.emplace_back(Fail{id, std::move(error)});
-  erase(id, End::kFailed);
+  erase(id, End::kFailed, message);
 }
 
-void Router::erase(RequestId id, End end) {
+void Router::note(const Sequence& sequence, EventKind kind, const NodeId& node,
+                  const NodeId& decode_node, std::string reason) {
+  history_.add(sequence.submit.key.request, {.kind = kind,
+                                             .choice = sequence.submit.key.choice,
+                                             .node = node,
+                                             .decode_node = decode_node,
+                                             .tokens = sequence.next_index(),
+                                             .reason = std::move(reason)});
+}
+
+void Router::erase(RequestId id, End end, std::string_view error) {
   requests_.erase(id);
+  const RequestState state = end == End::kCompleted ? RequestState::kCompleted
+                             : end == End::kFailed  ? RequestState::kFailed
+                                                    : RequestState::kAborted;
+  history_.end(id, state, error);
   stats_->active.fetch_sub(1, std::memory_order_relaxed);
   switch (end) {
     case End::kCompleted:

@@ -95,6 +95,10 @@ Status Router::start(std::vector<message::Submit> choices, TimePoint now, Comman
     request->choices.push_back(std::move(sequence));
   }
   request->open = request->choices.size();
+  history_.set_time(now);
+  const message::Submit& one = request->choices.front()->submit;
+  history_.begin(id, static_cast<std::uint32_t>(request->choices.size()),
+                 static_cast<std::int32_t>(one.prompt.size()), one.max_tokens);
   count(stats_->accepted);
   count(stats_->active);
   Request& placed = *requests_.emplace(id, std::move(request)).first->second;
@@ -104,7 +108,8 @@ Status Router::start(std::vector<message::Submit> choices, TimePoint now, Comman
   return {};
 }
 
-void Router::client_gone(RequestId id, Commands& out) {
+void Router::client_gone(RequestId id, TimePoint now, Commands& out) {
+  history_.set_time(now);
   Request* request = find(id);
   if (request == nullptr) {
     return;
@@ -113,10 +118,11 @@ void Router::client_gone(RequestId id, Commands& out) {
   for (const auto& sequence : request->choices) {
     abort_legs(*sequence, reason, out);
   }
-  erase(id, End::kAborted);
+  erase(id, End::kAborted, {});
 }
 
-void Router::stop_choice(RequestId id, Choice choice, Commands& out) {
+void Router::stop_choice(RequestId id, Choice choice, TimePoint now, Commands& out) {
+  history_.set_time(now);
   Request* request = find(id);
   if (request == nullptr || choice.value >= request->choices.size()) {
     return;
@@ -133,6 +139,7 @@ void Router::stop_choice(RequestId id, Choice choice, Commands& out) {
 
 void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, TimePoint now,
                        Commands& out) {
+  history_.set_time(now);
   for (message::Token& token : tokens) {
     Sequence* sequence = find_live(token.key, from);
     if (sequence == nullptr) {
@@ -141,8 +148,12 @@ void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, T
     }
     sequence->silent_until = now + options_.silence_deadline;
     sequence->route.kv_bytes = std::max(sequence->route.kv_bytes, token.kv_bytes);
-    if (from == sequence->decode) {
+    if (from == sequence->decode && !sequence->prefill.value.empty()) {
+      note(*sequence, EventKind::kCommitted, from);
       close_leg(sequence->prefill);  // its Commit was verified: that node's part is over
+    }
+    if (!sequence->progressed && token.index == sequence->next_index()) {
+      note(*sequence, EventKind::kFirstToken, from.value.empty() ? options_.self : from);
     }
     accept(*sequence, std::move(token), out);
   }
@@ -186,6 +197,7 @@ void Router::release_ready(Sequence& sequence, Commands& out) {
     sequence.submit.emitted.push_back(token.token);
     sequence.progressed = true;
     count(stats_->tokens_delivered);
+    history_.count_token(token.key.request, token.cached_tokens, sequence.route.kv_bytes);
     const bool last = token.finish != message::FinishReason::kNone;
     out.emplace_back(Deliver{std::move(token), sequence.route});
     if (last) {
@@ -197,6 +209,7 @@ void Router::release_ready(Sequence& sequence, Commands& out) {
 
 void Router::on_refused(const NodeId& from, const message::Refused& event, TimePoint now,
                         Commands& out) {
+  history_.set_time(now);
   Sequence* sequence = find_live(event.key, from);
   if (sequence == nullptr) {
     count(stats_->dead_epochs_dropped);
@@ -209,6 +222,7 @@ void Router::on_refused(const NodeId& from, const message::Refused& event, TimeP
 
 void Router::on_finished(const NodeId& from, const message::Finished& event, TimePoint now,
                          Commands& out) {
+  history_.set_time(now);
   Sequence* sequence = find_live(event.key, from);
   if (sequence == nullptr) {
     count(stats_->dead_epochs_dropped);
@@ -226,6 +240,7 @@ void Router::on_finished(const NodeId& from, const message::Finished& event, Tim
 }
 
 void Router::on_node_up(const message::NodeUp& event, TimePoint now, Commands& out) {
+  history_.set_time(now);
   nodes_.up(event, now);
   was_ready_ = was_ready_ || has_pair();
   for (const SequenceKey& key : keys()) {
@@ -241,6 +256,7 @@ void Router::on_node_up(const message::NodeUp& event, TimePoint now, Commands& o
 }
 
 void Router::on_node_down(const message::NodeDown& event, TimePoint now, Commands& out) {
+  history_.set_time(now);
   nodes_.down(event);
   for (const SequenceKey& key : keys()) {
     Sequence* sequence = find_live(key, event.id);
@@ -259,6 +275,7 @@ void Router::on_node_load(const NodeId& id, const message::NodeLoad& load, bool 
 // ---- time ----
 
 void Router::tick(TimePoint now, Commands& out) {
+  history_.set_time(now);
   for (const SequenceKey& key : keys()) {
     Request* request = find(key.request);
     if (request == nullptr) {

@@ -9,6 +9,7 @@
 #include "baton/cluster/records.h"
 #include "baton/message/node.h"
 #include "baton/message/request.h"
+#include "baton/router/history.h"
 #include "baton/router/policy.h"
 #include "baton/router/stats.h"
 
@@ -17,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -108,8 +110,8 @@ class Router {
 
   // From the client's side. client_gone ends the request without Fail or Done; unknown ids are
   // ignored. stop_choice: a stop string matched; the choice ends, its node is told.
-  void client_gone(RequestId request, Commands& out);
-  void stop_choice(RequestId request, Choice choice, Commands& out);
+  void client_gone(RequestId request, TimePoint now, Commands& out);
+  void stop_choice(RequestId request, Choice choice, TimePoint now, Commands& out);
 
   // Deadlines and retries; call at next_deadline() or after, or simply every 50 ms.
   void tick(TimePoint now, Commands& out);
@@ -127,6 +129,7 @@ class Router {
   [[nodiscard]] cluster::NodeTable& nodes() { return nodes_; }
   [[nodiscard]] const cluster::NodeTable& nodes() const { return nodes_; }
   [[nodiscard]] const Stats& stats() const { return *stats_; }  // any thread
+  [[nodiscard]] const History& history() const { return history_; }
 
  private:
   struct Sequence;
@@ -146,7 +149,9 @@ class Router {
   void close_leg(NodeId& leg);
   void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
   void fail_request(RequestId id, Error error, Commands& out);
-  void erase(RequestId id, End end);
+  void erase(RequestId id, End end, std::string_view error);
+  void note(const Sequence& sequence, EventKind kind, const NodeId& node,
+            const NodeId& decode_node = {}, std::string reason = {});
   [[nodiscard]] bool has_pair() const;
 
   RouterOptions options_;
@@ -157,6 +162,7 @@ class Router {
   bool was_ready_ = false;  // a pair was there once: from then on one node is enough
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::unique_ptr<Stats> stats_;
+  History history_;
 };
 
 }  // namespace baton::router

@@ -150,7 +150,7 @@ TEST_F(RouterTest, KvBytesComeWithTheRepeatedToken) {
   Commands out;
   router_->on_tokens(NodeId{"d"}, {repeated}, now_, out);
   EXPECT_EQ(only<Deliver>(token("d", key(1, 1), 1)).route.kv_bytes, 4096U);
-  router_->client_gone({0, 1}, out);
+  router_->client_gone({0, 1}, now_, out);
 }
 
 TEST_F(RouterTest, ReleasesInIndexOrder) {
@@ -165,7 +165,7 @@ TEST_F(RouterTest, ReleasesInIndexOrder) {
     EXPECT_EQ(out[static_cast<std::size_t>(index)].token.index, index);
   }
   Commands gone;
-  router_->client_gone({0, 1}, gone);
+  router_->client_gone({0, 1}, now_, gone);
 }
 
 TEST_F(RouterTest, DuplicateWithAnotherTokenIsABug) {
@@ -201,7 +201,7 @@ TEST_F(RouterTest, DeadEpochsAndStrangersAreDropped) {
   }
   EXPECT_EQ(router_->stats().dead_epochs_dropped, 6U);
   Commands gone;
-  router_->client_gone({0, 1}, gone);
+  router_->client_gone({0, 1}, now_, gone);
 }
 
 TEST_F(RouterTest, EndsOnIndexZero) {
@@ -288,7 +288,7 @@ TEST_F(RouterTest, WaitsForANodeAndGivesUpInTime) {
   EXPECT_EQ(all<SendDecode>(back).size(), 2U) << "the waiting ones go on at once";
   down("d");
   Commands gone;
-  router_->client_gone({0, 2}, gone);
+  router_->client_gone({0, 2}, now_, gone);
   EXPECT_TRUE(gone.empty()) << "it is nowhere";
   EXPECT_EQ(only<Fail>(tick(31 * kSecond)).error.code, ErrorCode::kPeerLost);
 }
@@ -349,7 +349,7 @@ TEST_F(RouterTest, FinishedWithErrorRetriesOnlyFaultsOfNodes) {
     EXPECT_EQ(all<SendDecode>(out).size(), retried ? 1U : 0U) << error_code_name(code);
     EXPECT_EQ(all<Fail>(out).size(), retried ? 0U : 1U);
     Commands gone;
-    router_->client_gone({0, 1}, gone);
+    router_->client_gone({0, 1}, now_, gone);
   }
 }
 
@@ -357,12 +357,12 @@ TEST_F(RouterTest, ClientGoneAbortsBothSides) {
   pair();
   start(1);
   Commands out;
-  router_->client_gone({0, 1}, out);
+  router_->client_gone({0, 1}, now_, out);
   EXPECT_EQ(all<SendAbort>(out).size(), 2U);
   EXPECT_EQ(out.size(), 2U) << "neither Fail nor Done";
   EXPECT_EQ(router_->stats().aborted, 1U);
   out.clear();
-  router_->client_gone({0, 1}, out);
+  router_->client_gone({0, 1}, now_, out);
   EXPECT_TRUE(out.empty());
 }
 
@@ -372,14 +372,14 @@ TEST_F(RouterTest, StopChoiceEndsOneChoice) {
   token("p", key(1, 1, 0), 0);
   token("p", key(1, 1, 1), 0);
   Commands out;
-  router_->stop_choice({0, 1}, Choice{0}, out);
+  router_->stop_choice({0, 1}, Choice{0}, now_, out);
   EXPECT_EQ(all<SendAbort>(out).size(), 2U);
   EXPECT_EQ(all<SendAbort>(out)[0].key, key(1, 1, 0));
   EXPECT_TRUE(all<Done>(out).empty());
   EXPECT_TRUE(token("d", key(1, 1, 0), 1).empty()) << "overrun";
   out.clear();
-  router_->stop_choice({0, 1}, Choice{0}, out);
-  router_->stop_choice({0, 1}, Choice{9}, out);
+  router_->stop_choice({0, 1}, Choice{0}, now_, out);
+  router_->stop_choice({0, 1}, Choice{9}, now_, out);
   EXPECT_TRUE(out.empty());
   only<Done>(token("d", key(1, 1, 1), 1, FinishReason::kStop));
   EXPECT_EQ(router_->stats().completed, 1U);
@@ -404,7 +404,7 @@ TEST_F(RouterTest, SilenceIsABackstop) {
   EXPECT_EQ(only<SendDecode>(out).submit.key, key(1, 2));
   EXPECT_EQ(all<SendAbort>(out).size(), 2U);
   Commands gone;
-  router_->client_gone({0, 1}, gone);
+  router_->client_gone({0, 1}, now_, gone);
 }
 
 TEST_F(RouterTest, PairsOnlyWithinOneTag) {
@@ -419,7 +419,7 @@ TEST_F(RouterTest, PairsOnlyWithinOneTag) {
   token("p", key(1, 1), 0);
   EXPECT_EQ(only<SendPrefill>(down("d2")).decode_node.value, "") << "d is of another tag";
   Commands gone;
-  router_->client_gone({0, 1}, gone);
+  router_->client_gone({0, 1}, now_, gone);
 }
 
 TEST_F(RouterTest, ReadyRuleAndReasons) {
@@ -509,7 +509,7 @@ TEST_F(RouterTest, LocalEngine) {
             ErrorCode::kOverloaded);
   start(3, 2);
   Commands out;
-  router_->client_gone({0, 3}, out);
+  router_->client_gone({0, 3}, now_, out);
   EXPECT_EQ(all<SendAbort>(out).size(), 2U);
   EXPECT_TRUE(all<SendAbort>(out)[0].node.value.empty());
 }
@@ -558,11 +558,11 @@ TEST_F(RouterTest, RandomEventsNeverBreakTheStream) {
           break;
         case 4:
           if (pick(4) == 0) {
-            router_->client_gone(some.request, out);
+            router_->client_gone(some.request, now_, out);
             ends[some.request.low] +=
                 accepted.count(some.request.low) > 0 && ends[some.request.low] == 0 ? 1 : 0;
           } else if (pick(4) == 0) {
-            router_->stop_choice(some.request, some.choice, out);
+            router_->stop_choice(some.request, some.choice, now_, out);
           }
           break;
         case 5:
@@ -604,7 +604,7 @@ TEST_F(RouterTest, RandomEventsNeverBreakTheStream) {
     for (const std::uint64_t id : accepted) {
       const bool open = ends[id] == 0;
       const std::size_t before = router_->active();
-      router_->client_gone({0, id}, out);
+      router_->client_gone({0, id}, now_, out);
       EXPECT_EQ(router_->active(), before - (open ? 1U : 0U)) << "seed " << seed;
       EXPECT_LE(ends[id], 1) << "seed " << seed;
     }

@@ -73,8 +73,8 @@ TEST(Penalties, WhatEachCounts) {
 
 // The same rows by value: the penalised logit against a neighbour just beside it.
 TEST(Penalties, ByHowMuch) {
-  const auto beats = [](SamplingParams params, float logit, float neighbour, Tokens prompt,
-                        Tokens emitted) {
+  const auto beats = [](SamplingParams params, float logit, float neighbour, const Tokens& prompt,
+                        const Tokens& emitted) {
     params.temperature = 0.0F;
     return draw(params, {logit, neighbour}, prompt, emitted).token == 0;
   };

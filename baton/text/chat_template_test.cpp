@@ -3,6 +3,7 @@
 
 #include "baton/text/test_support.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -302,10 +303,11 @@ TEST(ChatTemplate, ManyThreadsShareOneTemplate) {
   for (std::size_t t = 0; t < wrong.size(); ++t) {
     threads.emplace_back([&, t] {
       const std::string mine(1, static_cast<char>('a' + t));
+      const std::string expected = fmt::format("{0};{0};", mine);
       TemplateInput input;
       input.messages = Value::list({message("user", mine), message("user", mine)});
       for (int i = 0; i < 200; ++i) {
-        wrong[t] += joined(*parsed->render(input)) == mine + ";" + mine + ";" ? 0 : 1;
+        wrong[t] += joined(*parsed->render(input)) == expected ? 0 : 1;
       }
     });
   }

@@ -29,7 +29,7 @@ const Tokenizer& byte_tokenizer() {
     description.pre = "gpt-2";
     description.tokens.assign(byte_characters().begin(), byte_characters().end());
     description.token_types.assign(256, 1);
-    description.tokens.push_back("<end>");
+    description.tokens.emplace_back("<end>");
     description.token_types.push_back(3);
     description.eos = 256;
     auto made = Tokenizer::create(description);

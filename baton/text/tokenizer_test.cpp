@@ -168,7 +168,7 @@ TEST(Tokenizer, ExactlyOneOpeningToken) {
 
 TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
   TokenizerDescription description = small_description();
-  description.tokens.push_back("cab");  // no merge makes it
+  description.tokens.emplace_back("cab");  // no merge makes it
   description.token_types.push_back(1);
   EXPECT_EQ(Tokenizer::create(description)->encode_plain("cab"), (std::vector<TokenId>{4, 5}));
   description.ignore_merges = true;
@@ -272,7 +272,6 @@ TEST(Tokenizer, ManyThreadsGetTheSameIds) {
 }
 
 TEST(ByteAlphabet, IsABijection) {
-  std::string all;
   for (std::size_t byte = 0; byte < 256; ++byte) {
     const auto back = bytes_of_alphabet(byte_characters()[byte]);
     ASSERT_TRUE(back);

@@ -181,7 +181,8 @@ ExpressionParser::Expression ExpressionParser::parse_compare() {
          token.text == ">" || token.text == ">=")) {
       op = next().text;
     } else if (token.is_name("in")) {
-      op = next().text;
+      next();
+      op = "in";
     } else if (token.is_name("not") && ahead().is_name("in")) {
       next();
       next();

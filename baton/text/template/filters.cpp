@@ -91,7 +91,7 @@ Result<Value> replace(Interpreter& run, const Arguments& arguments) {
 // int and float give their default (0) for what they cannot read.
 Result<Value> int_filter(Interpreter& run, const Arguments& arguments) {
   BATON_TRY(const List given, bind(run, "int", arguments, 1, {"default", "base"}));
-  const Value fallback = given[0].is_undefined() ? Value::integer(0) : given[0];
+  Value fallback = given[0].is_undefined() ? Value::integer(0) : given[0];
   const Value& value = value_of(arguments);
   if (value.is_integer()) {
     return Value::integer(value.as_integer());

@@ -277,7 +277,7 @@ Result<bool> equal(Interpreter& run, const Value& left, const Value& right) {
 
 Result<int> order(Interpreter& run, const Value& left, const Value& right) {
   BATON_TRY_VOID(run.charge_steps(1));
-  const auto sign = [](auto a, auto b) { return a < b ? -1 : (a > b ? 1 : 0); };
+  const auto sign = [](const auto& a, const auto& b) { return a < b ? -1 : (a > b ? 1 : 0); };
   if (left.is_undefined() || right.is_undefined()) {
     return undefined_error(run, left.is_undefined() ? left : right);
   }
