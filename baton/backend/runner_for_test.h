@@ -153,7 +153,7 @@ class Runner {
     for (std::size_t chunk = 0; sequence.done < tokens.size(); ++chunk) {
       StepPlan plan;
       plan.sequences.push_back(part(sequence, chunks[std::min(chunk, chunks.size() - 1)]));
-      StepResult stepped = step(std::move(plan));
+      StepResult stepped = step(plan);
       if (!stepped.tokens.empty()) {
         result = std::move(stepped.tokens[0].logits);
       }

@@ -47,8 +47,8 @@ void DecodeRole::on(DecodeRoleHandoff handoff, TimePoint now) {
   context_.leases.watch(entry.prefill_node, WatchKind::kCounterpart, key, false,
                         context_.options.queue_deadline_ms, now);
   entries_.emplace(key, std::move(entry));
-  for (CommitReceived& commit : kept_.take(key)) {
-    on(std::move(commit), now);
+  for (const CommitReceived& commit : kept_.take(key)) {
+    on(commit, now);
   }
 }
 

@@ -97,7 +97,7 @@ std::optional<message::Submit> ServingCoordinator::Impl::admit(const NodeId& fro
     ++stats_.stale_messages;
     return std::nullopt;
   }
-  const auto never = [&](Error error) {
+  const auto never = [&](const Error& error) {
     ++stats_.protocol_errors;
     refuse(from, key, false, error);
     return std::nullopt;

@@ -44,12 +44,12 @@ void PrefillRole::on(PrefillRoleRequest request, TimePoint now) {
   context_.leases.watch(entry.decode_node, WatchKind::kCounterpart, key, false,
                         context_.options.queue_deadline_ms, now);
   entries_.emplace(key, std::move(entry));
-  for (GrantInput& grant : kept_.take(key)) {
-    on(std::move(grant), now);
+  for (const GrantInput& grant : kept_.take(key)) {
+    on(grant, now);
   }
 }
 
-void PrefillRole::on(GrantInput grant, TimePoint now) {
+void PrefillRole::on(const GrantInput& grant, TimePoint now) {
   const auto at = entries_.find(grant.key);
   if (at == entries_.end()) {
     if (context_.tombstones.covers(grant.key) ||

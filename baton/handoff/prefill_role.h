@@ -97,7 +97,7 @@ class PrefillRole {
   using Entries = std::map<SequenceKey, Entry>;
 
   void on(PrefillRoleRequest request, TimePoint now);
-  void on(GrantInput grant, TimePoint now);
+  void on(const GrantInput& grant, TimePoint now);
   void on(const AckInput& ack, TimePoint now);
   void on(const AbortInput& abort, TimePoint now);
   void on(const PeerDown& down, TimePoint now);

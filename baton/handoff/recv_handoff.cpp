@@ -46,7 +46,7 @@ Result<bool> PayloadReceipt::verify() const {
   if (frames < commit_->frames()) {
     return false;
   }
-  if (headers_.size() > 0 && headers_.rbegin()->first != frames - 1) {
+  if (!headers_.empty() && headers_.rbegin()->first != frames - 1) {
     return fail(ErrorCode::kProtocol, "the numbers of the Blocks frames have a gap");
   }
   if (received_bytes_ != commit_->payload_bytes() || received_bytes_ != expected_bytes_ ||

@@ -305,7 +305,9 @@ Status TileCoverage::mark(const BlocksHeader& frame) {
   }
   missing_ -= std::uint64_t{frame.layers} * frame.heads * frame.tiles;
   for (std::uint32_t tile = frame.first_tile; tile < frame.first_tile + frame.tiles; ++tile) {
-    if ((group.left[tile - group.first_tile] -= frame.layers * frame.heads) == 0) {
+    auto& left = group.left[tile - group.first_tile];
+    left -= frame.layers * frame.heads;
+    if (left == 0) {
       group.new_complete.push_back(tile);
     }
   }

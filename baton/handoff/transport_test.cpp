@@ -20,7 +20,7 @@ using test::TestNode;
 // ---- the contract -----------------------------------------------------------------------------
 
 class Contract : public ::testing::TestWithParam<const char*> {
- protected:
+ public:
   ~Contract() override {
     p_.reset();
     d_.reset();
@@ -32,6 +32,7 @@ class Contract : public ::testing::TestWithParam<const char*> {
     }
   }
 
+ protected:
   // p1 dials d1.
   void connect(wire::pb::Hello p, wire::pb::Hello d) {
     if (std::string(GetParam()) == "mock") {

@@ -535,7 +535,7 @@ TEST_F(RouterTest, RandomEventsNeverBreakTheStream) {
     std::uint64_t last_id = 0;
     for (int turn = 0; turn < 400; ++turn) {
       Commands out;
-      const std::string node = nodes[pick(4)];
+      const std::string& node = nodes[pick(4)];
       const SequenceKey some =
           known.empty() ? key(1, 1) : known[pick(static_cast<std::uint32_t>(known.size()))];
       switch (pick(10)) {

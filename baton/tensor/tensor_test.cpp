@@ -44,8 +44,8 @@ TEST(Buffer, IsAlignedZeroedAndMovable) {
                               [](std::byte b) { return b == std::byte{0}; }));
       bytes_of.back() = std::byte{7};
       Buffer other = std::move(buffer);
-      EXPECT_EQ(buffer.data(),
-                nullptr);  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
+      // NOLINTNEXTLINE(bugprone-use-after-move)
+      EXPECT_EQ(buffer.data(), nullptr);
       EXPECT_EQ(other.span().back(), std::byte{7});
     }
   }

@@ -160,8 +160,9 @@ backend::SampledToken FakeBackend::draw(const backend::SequencePlan& sequence, s
           const std::uint64_t hash =
               read_row(sequence, group, layer, head, position, kPlaneK, &digest);
           read_row(sequence, group, layer, head, position, kPlaneV, &digest);
-          const float first_v = plane_tile(sequence, group, layer, head, position,
-                                           kPlaneV)[position % kv::kTileTokens * shape.head_dim];
+          const float first_v =
+              plane_tile(sequence, group, layer, head, position,
+                         kPlaneV)[std::ptrdiff_t{position % kv::kTileTokens} * shape.head_dim];
           bad_rows_ += first_v == row_value(hash, 0, kPlaneV) ? 0 : 1;
         }
       }

@@ -64,7 +64,7 @@ TEST_F(CpuBackendTest, NeighboursDoNotChangeBits) {
     for (std::size_t i = 0; i < neighbours; i += 2) {
       before.sequences.push_back(shared().part(others[i], others[i].tokens.size() - 1));
     }
-    shared().step(std::move(before));
+    shared().step(before);
     Runner::Sequence sequence = shared().start(tokens);
     StepPlan plan;
     for (std::size_t i = 0; i < neighbours; ++i) {
@@ -73,7 +73,7 @@ TEST_F(CpuBackendTest, NeighboursDoNotChangeBits) {
       }
       plan.sequences.push_back(shared().part(others[i], kWhole));
     }
-    const StepResult result = shared().step(std::move(plan));
+    const StepResult result = shared().step(plan);
     ASSERT_EQ(result.tokens.size(), neighbours + 1);
     EXPECT_EQ(result.tokens[neighbours / 2].sequence, neighbours / 2);
     EXPECT_TRUE(same_bits(alone, result.tokens[neighbours / 2].logits));
@@ -96,12 +96,12 @@ TEST_F(CpuBackendTest, BatchedDecodeHasTheBitsOfDecodeAlone) {
   for (Runner::Sequence& sequence : sequences) {
     prompts.sequences.push_back(shared().part(sequence, sequence.tokens.size() - 1));
   }
-  shared().step(std::move(prompts));
+  shared().step(prompts);
   StepPlan decode;
   for (Runner::Sequence& sequence : sequences) {
     decode.sequences.push_back(shared().part(sequence, 1));
   }
-  const StepResult result = shared().step(std::move(decode));
+  const StepResult result = shared().step(decode);
   ASSERT_EQ(result.tokens.size(), sequences.size());
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     EXPECT_TRUE(same_bits(alone[i], result.tokens[i].logits)) << i;
@@ -193,10 +193,10 @@ TEST_F(CpuBackendTest, OnlyTheLastChunkGivesATokenAndItIsTheLargestLogit) {
   Runner::Sequence sequence = shared().start(random_tokens(64, 6));
   StepPlan first;
   first.sequences.push_back(shared().part(sequence, 32));
-  EXPECT_TRUE(shared().step(std::move(first)).tokens.empty());
+  EXPECT_TRUE(shared().step(first).tokens.empty());
   StepPlan second;
   second.sequences.push_back(shared().part(sequence, 32));
-  const StepResult result = shared().step(std::move(second));
+  const StepResult result = shared().step(second);
   ASSERT_EQ(result.tokens.size(), 1U);
   const SampledToken& token = result.tokens[0];
   const auto largest = std::ranges::max_element(token.logits);
@@ -223,7 +223,7 @@ TEST_F(CpuBackendTest, LayersAreReportedInOrder) {
   plan.sequences = {shared().part(a, 32), shared().part(b, 2)};
   plan.sequences[1].key.choice.value = 5;
   plan.progress = &recorder;
-  shared().step(std::move(plan));
+  shared().step(plan);
   ASSERT_EQ(recorder.done.size(), 60U);
   for (std::size_t i = 0; i < recorder.done.size(); ++i) {
     EXPECT_EQ(recorder.done[i].layer, i / 2);
@@ -247,7 +247,7 @@ TEST_F(CpuBackendTest, AnAbortedStepStopsBetweenLayers) {
   plan.sequences = {shared().part(sequence, kWhole)};
   plan.progress = &queue;
   plan.all_aborted = &queue.stop;
-  const StepResult result = shared().step(std::move(plan));
+  const StepResult result = shared().step(plan);
   EXPECT_TRUE(result.stopped);
   EXPECT_TRUE(result.tokens.empty());
   EXPECT_EQ(queue.layers, 3U);
@@ -318,7 +318,7 @@ TEST(CpuBackend, SeveralRowsOfLogitsAreThoseOfShorterPrompts) {
     StepPlan plan;
     plan.sequences.push_back(runner.part(sequence, 100));
     plan.sequences[0].logit_rows = rows;
-    const StepResult result = runner.step(std::move(plan));
+    const StepResult result = runner.step(plan);
     runner.finish(sequence);
     ASSERT_EQ(result.tokens.size(), 1U);
     const std::size_t vocabulary = static_cast<std::size_t>(runner.backend().info().vocabulary);

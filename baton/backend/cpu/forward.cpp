@@ -100,8 +100,8 @@ std::uint64_t Forward::scratch_bytes(const model::ModelConfig& config, const For
          bytes_of(limits.logit_rows, config.vocabulary, sizeof(float)) +
          bytes_of(work, config.dim + 2 * std::int64_t{config.ffn_dim} + widest(config),
                   sizeof(float)) +
-         bytes_of(limits.positions, (config.window_tokens > 0 ? 2 : 1) * config.head_dim,
-                  sizeof(float));
+         bytes_of(limits.positions,
+                  std::int64_t{config.window_tokens > 0 ? 2 : 1} * config.head_dim, sizeof(float));
 }
 
 Status Forward::allocate() {
