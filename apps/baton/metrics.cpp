@@ -6,31 +6,58 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <limits>
 #include <sstream>
 
 namespace baton::app {
 
 MetricsPage::Family& MetricsPage::family(const std::string& name, const std::string& help,
-                                         bool is_counter) {
+                                         Type type) {
   const auto found = std::find_if(families_.begin(), families_.end(),
                                   [&](const Family& one) { return one.name == name; });
   if (found != families_.end()) {
-    BATON_CHECK(found->is_counter == is_counter, "metric {} has two types", name);
+    BATON_CHECK(found->type == type, "metric {} has two types", name);
     return *found;
   }
-  families_.push_back({name, help, is_counter, {}});
+  families_.push_back({name, help, type, {}});
   return families_.back();
 }
 
 void MetricsPage::add_counter(const std::string& name, const std::string& help, Labels labels,
                               std::function<double()> read) {
-  family(name, help, true).series.push_back({std::move(labels), std::move(read)});
+  family(name, help, Type::kCounter).series.push_back({std::move(labels), std::move(read), {}});
 }
 
 void MetricsPage::add_gauge(const std::string& name, const std::string& help, Labels labels,
                             std::function<double()> read) {
-  family(name, help, false).series.push_back({std::move(labels), std::move(read)});
+  family(name, help, Type::kGauge).series.push_back({std::move(labels), std::move(read), {}});
 }
+
+void MetricsPage::add_histogram(const std::string& name, const std::string& help, Labels labels,
+                                std::function<HistogramValue()> read) {
+  family(name, help, Type::kHistogram).series.push_back({std::move(labels), {}, std::move(read)});
+}
+
+namespace {
+
+void fill(prometheus::ClientMetric::Histogram& out, const HistogramValue& value) {
+  std::uint64_t count = 0;
+  const auto add = [&](double bound, std::uint64_t more) {
+    count += more;
+    prometheus::ClientMetric::Bucket bucket;
+    bucket.upper_bound = bound;
+    bucket.cumulative_count = count;
+    out.bucket.push_back(bucket);
+  };
+  for (const auto& [bound, more] : value.buckets) {
+    add(bound, more);
+  }
+  add(std::numeric_limits<double>::infinity(), value.above);
+  out.sample_count = count;
+  out.sample_sum = value.sum;
+}
+
+}  // namespace
 
 std::string MetricsPage::render() const {
   std::vector<prometheus::MetricFamily> page;
@@ -39,7 +66,9 @@ std::string MetricsPage::render() const {
     prometheus::MetricFamily out;
     out.name = family.name;
     out.help = family.help;
-    out.type = family.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
+    out.type = family.type == Type::kCounter ? prometheus::MetricType::Counter
+               : family.type == Type::kGauge ? prometheus::MetricType::Gauge
+                                             : prometheus::MetricType::Histogram;
     for (const Series& series : family.series) {
       prometheus::ClientMetric metric;
       for (const auto& [key, value] : series.labels) {
@@ -48,11 +77,12 @@ std::string MetricsPage::render() const {
         label.value = value;
         metric.label.push_back(std::move(label));
       }
-      const double value = series.read();
-      if (family.is_counter) {
-        metric.counter.value = value;
+      if (family.type == Type::kHistogram) {
+        fill(metric.histogram, series.read_histogram());
+      } else if (family.type == Type::kCounter) {
+        metric.counter.value = series.read();
       } else {
-        metric.gauge.value = value;
+        metric.gauge.value = series.read();
       }
       out.metric.push_back(std::move(metric));
     }

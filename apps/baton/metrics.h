@@ -2,6 +2,7 @@
 // page is asked for. Nothing is counted twice and no hot path knows of Prometheus.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -10,6 +11,12 @@
 namespace baton::app {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
+
+struct HistogramValue {
+  std::vector<std::pair<double, std::uint64_t>> buckets;  // (upper bound, count), not cumulative
+  std::uint64_t above = 0;                                // the last bound
+  double sum = 0.0;
+};
 
 class MetricsPage {
  public:
@@ -20,22 +27,26 @@ class MetricsPage {
                    std::function<double()> read);
   void add_gauge(const std::string& name, const std::string& help, Labels labels,
                  std::function<double()> read);
+  void add_histogram(const std::string& name, const std::string& help, Labels labels,
+                     std::function<HistogramValue()> read);
 
   // Prometheus text format 0.0.4. Thread: any.
   [[nodiscard]] std::string render() const;
 
  private:
+  enum class Type : std::uint8_t { kCounter, kGauge, kHistogram };
   struct Series {
     Labels labels;
     std::function<double()> read;
+    std::function<HistogramValue()> read_histogram;  // of a histogram, instead
   };
   struct Family {
     std::string name;
     std::string help;
-    bool is_counter = false;
+    Type type = Type::kGauge;
     std::vector<Series> series;
   };
-  Family& family(const std::string& name, const std::string& help, bool is_counter);
+  Family& family(const std::string& name, const std::string& help, Type type);
 
   std::vector<Family> families_;
 };

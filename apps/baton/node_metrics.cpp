@@ -15,6 +15,20 @@ std::function<double()> reader(const std::atomic<T>& value) {
   return [&value] { return static_cast<double>(value.load(std::memory_order_relaxed)); };
 }
 
+std::function<HistogramValue()> reader(const handoff::DurationHistogram& histogram) {
+  return [&histogram] {
+    HistogramValue value;
+    for (std::size_t i = 0; i < histogram.kBounds.size(); ++i) {
+      value.buckets.emplace_back(histogram.kBounds[i],
+                                 histogram.counts[i].load(std::memory_order_relaxed));
+    }
+    value.above = histogram.counts.back().load(std::memory_order_relaxed);
+    constexpr double kSecond = 1e6;  // microseconds
+    value.sum = static_cast<double>(histogram.sum_us.load(std::memory_order_relaxed)) / kSecond;
+    return value;
+  };
+}
+
 const char* role_name(message::NodeRole role) {
   switch (role) {
     case message::NodeRole::kSingle:
@@ -100,6 +114,13 @@ void add_handoff(MetricsPage& page, const handoff::HandoffStats& handoff) {
                    reader(handoff.protocol_errors));
   page.add_counter("baton_handoff_stale_messages_total", "messages for dead sequences, dropped", {},
                    reader(handoff.stale_messages));
+  page.add_histogram("baton_handoff_seconds",
+                     "handoffs that went well: from the Grant to the Ack (prefill node) or to the "
+                     "start of decoding (decode node), the prefill included",
+                     {}, reader(handoff.whole));
+  page.add_histogram("baton_handoff_exposed_seconds",
+                     "of them on the prefill node: from the end of the prefill to the Ack", {},
+                     reader(handoff.exposed));
   page.add_gauge("baton_handoffs_active", "handoffs under way", {}, reader(handoff.active));
 }
 

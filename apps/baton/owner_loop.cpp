@@ -115,6 +115,7 @@ void OwnerLoop::on_engine_event(message::EngineEvent&& event) {
                    router_.on_finished(local, finished, clock_.now(), commands);
                  },
                  [](message::Drained&) {},
+                 [](message::PrefillProgress&) { BATON_BUG("a single node made a handoff"); },
                  [](message::PrefillDone&) { BATON_BUG("a single node made a handoff"); },
                  [](message::Reserved&) { BATON_BUG("a single node reserved for a handoff"); }},
       event);

@@ -70,7 +70,7 @@ void BatchScheduler::check_integrity() const {
     std::vector<std::uint32_t> known(pool.total_blocks(), 0);
     for (const auto& [key, sequence] : sequences_) {
       if (sequence->tables.empty()) {
-        continue;  // waiting
+        continue;  // waiting, or its blocks are lent only
       }
       for (const kv::BlockId block : sequence->tables[group].ids()) {
         if (block != kv::kNoBlock) {

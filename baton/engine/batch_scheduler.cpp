@@ -179,7 +179,9 @@ void BatchScheduler::handle(message::EngineCommand&& command) {
                      log::warn("adopt of {}: {}", to_string(key), status.error().message);
                    }
                  },
+                 [&](message::KvArrived& c) { keep_arrived(c); },
                  [&](message::Release& c) { release(c.lease); },
+                 [&](message::ReleaseBlocks& c) { release_blocks(c); },
                  [&](message::Abort& c) { abort(c); },
                  [&](message::Drain&) { draining_ = true; },
              },
@@ -293,10 +295,12 @@ void BatchScheduler::abort(const message::Abort& abort) {
   }
 }
 
-// Drops the sequence's own references; blocks that are lent stay until their lease ends.
+// Drops the sequence's own references; blocks that are lent and claimed stay until their lease
+// ends.
 void BatchScheduler::end(const SequenceKey& key, EndReason reason) {
   const SequenceKey copy = key;  // `key` may live in the sequence
   scheduler_.finish(copy);
+  static_cast<void>(take_back(*sequences_.at(copy)));
   drop_tables(*sequences_.at(copy));
   sequences_.erase(copy);
   stats_.ended[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);

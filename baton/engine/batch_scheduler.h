@@ -2,8 +2,10 @@
 // go out by a queue; nothing here knows sockets, text or other nodes.
 //
 //   Submit ─► waiting ─► prefilling ─► decoding ─► done          (RunLocally)
-//                             └──────► handing_off ─► done       (PrefillForHandoff; Release ends
-//                             it)
+//                             └──────► handing_off ─► done       (PrefillForHandoff: blocks are
+//                             lent
+//                                                                 from the first chunk on; Release
+//                                                                 ends it)
 //   Reserve ─► waiting ─► reserved ── Adopt ─► decoding ─► done  (another source of prefilled
 //   sequences)
 //
@@ -109,8 +111,13 @@ class BatchScheduler {
   // Steps until no active sequence is left.
   void decode_handoff_until_idle();
 
+  // Rows [0, tokens) of a reserved sequence came, whatever becomes of the rest. Unknown: ignored.
+  void keep_arrived(const message::KvArrived& arrived);
+
   // The pieces under them.
-  // Pins the blocks of a sequence that hold its KV and lends them. Errors: kNotFound.
+  // Pins the blocks of a prefill for handoff and lends them, which the engine does by itself when
+  // it is admitted. Errors: kNotFound (no such prefill, or it waits), kInvalidArgument (lent
+  // already).
   Result<message::LeasedBlocks> extract_sequence_handoff(const SequenceKey& key);
   // Verified KV in fresh blocks -> sequence with adopt's tokens in emitted; the lease ends, and on
   // an error the sequence too. Errors as ingest_handoff_as_active.
@@ -119,6 +126,7 @@ class BatchScheduler {
 
   // Ends a lease; what it alone held becomes free. Unknown leases are ignored.
   void release(message::LeaseId lease);
+  void release_blocks(const message::ReleaseBlocks& some);
   // Ends every match (choice may be kAllChoices; epochs up to key.epoch); leased blocks stay until
   // their lease ends.
   void abort(const message::Abort& abort);
@@ -131,7 +139,8 @@ class BatchScheduler {
  private:
   struct Lease {
     SequenceKey key;
-    std::vector<std::vector<kv::BlockRef>> refs;  // [group]
+    std::vector<std::vector<kv::BlockRef>> refs;  // [group][position]; empty once released
+    std::shared_ptr<message::LeaseClaim> claim;   // null: claimed
   };
 
   // batch_scheduler.cpp
@@ -149,13 +158,13 @@ class BatchScheduler {
   [[nodiscard]] Duration sleep_limit() const;
   // room.cpp
   void admit();
-  [[nodiscard]] bool try_admit(Sequence& sequence, const kv::SequenceHit& hit);
+  [[nodiscard]] bool try_admit(Sequence& sequence, kv::SequenceHit hit);
   void fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
                    std::span<const sched::BlockRange> ranges);
   void grow_running();
   [[nodiscard]] bool try_grow(Sequence& sequence);
   void advance_windows(Sequence& sequence);
-  void preempt(const SequenceKey& key);
+  bool try_preempt(const SequenceKey& key);
   std::vector<kv::BlockRef> take_blocks(std::size_t group, std::uint32_t count);
   void drop_tables(Sequence& sequence);
   // prefix.cpp
@@ -175,8 +184,14 @@ class BatchScheduler {
   void queue_token(EventQueue* to, message::Token&& token);
   void flush_events();
   // handoff.cpp
+  void announce_progress(Sequence& sequence, message::LeasedBlocks blocks,
+                         std::int32_t computed_tokens);
+  void announce_chunk(Sequence& sequence, const sched::BatchItem& item);
   void finish_prefill_for_handoff(Sequence& sequence, const message::Token& first);
-  message::LeasedBlocks lend(Sequence& sequence, std::int32_t kv_tokens);
+  message::LeasedBlocks lend(Sequence& sequence, std::shared_ptr<message::LeaseClaim> claim);
+  bool grow_lease(const Sequence& sequence, Lease& lease);
+  [[nodiscard]] message::LeasedBlocks blocks_of(message::LeaseId id, const Lease& lease);
+  bool take_back(Sequence& sequence);
   // audit.cpp
   void settle();
   void publish_gauges();

@@ -20,13 +20,14 @@ FakeBackendOptions pool(std::uint32_t blocks = 64, std::int32_t block_tokens = 3
   return options;
 }
 
-// Tile by tile, so that the block sizes may differ.
+// Tile by tile, so that the block sizes may differ. What the target has cached is not sent.
 void copy_tiles(const BlockGeometry& from, const message::LeasedBlocks& source,
-                const BlockGeometry& to, const message::LeasedBlocks& target,
-                std::int32_t kv_tokens) {
+                const BlockGeometry& to, const message::Reserved& reserved) {
+  const message::LeasedBlocks& target = reserved.blocks;
   for (std::size_t group = 0; group < source.tables.size(); ++group) {
     const kv::KvGroup& shape = from.layout.groups[group];
-    for (std::int32_t tile = 0; tile < kv::KvLayout::tiles_for(kv_tokens); ++tile) {
+    for (std::int32_t tile = reserved.cached_tokens / kv::kTileTokens;
+         tile < kv::KvLayout::tiles_for(reserved.kv_tokens); ++tile) {
       const auto place = [&](const BlockGeometry& side, const message::LeasedBlocks& blocks,
                              std::int32_t layer, std::int32_t head) {
         const std::int32_t per_block = side.layout.tiles_per_block();
@@ -56,6 +57,9 @@ struct Pair {
   int ship() {
     int shipped = 0;
     for (auto& [key, done] : prefill.prefilled) {
+      if (done.first.empty()) {
+        continue;
+      }
       const auto held = decode.reserved.find(key);
       if (held == decode.reserved.end()) {
         continue;
@@ -64,7 +68,7 @@ struct Pair {
       if (done.first[0].finish == FinishReason::kNone) {
         EXPECT_EQ(done.kv_tokens, reserved.kv_tokens);
         copy_tiles(prefill.engine.probe_block_geometry(), done.blocks,
-                   decode.engine.probe_block_geometry(), reserved.blocks, done.kv_tokens);
+                   decode.engine.probe_block_geometry(), reserved);
         decode.post(message::Adopt{key, done.first, 12345});
         prefill.post(message::Release{done.blocks.lease});
       } else {
@@ -141,7 +145,7 @@ TEST(Handoff, PoisonedKvShows) {
   const message::Submit submit = submit_of(9, 40, 25);
   prefill.post(message::PrefillForHandoff{submit});
   prefill.run_until_idle();
-  const message::PrefillDone& done = prefill.prefilled[submit.key];
+  const Prefilled& done = prefill.prefilled[submit.key];
 
   const ManualClock clock;
   EventQueue events(10'000);
@@ -152,7 +156,7 @@ TEST(Handoff, PoisonedKvShows) {
   auto event = events.drain();
   const auto& reserved = std::get<message::Reserved>(event.at(0));
   copy_tiles(prefill.engine.probe_block_geometry(), done.blocks, decode.probe_block_geometry(),
-             reserved.blocks, done.kv_tokens);
+             reserved);
   const kv::KvGroup shape = decode.probe_block_geometry().layout.groups[0];
   std::memset(reserved.blocks.tables[0][0].bytes.data() + shape.plane_tile_bytes(), 0,
               shape.plane_tile_bytes());
@@ -191,9 +195,9 @@ TEST(Handoff, EndingOnTheFirstToken) {
     pair.start(submit);
     pair.prefill.run_until_idle();
     pair.decode.run_until_idle();
-    const message::PrefillDone& done = pair.prefill.prefilled[submit.key];
+    const Prefilled& done = pair.prefill.prefilled[submit.key];
     EXPECT_EQ(done.first[0].finish, how == 2 ? FinishReason::kLength : FinishReason::kStop);
-    EXPECT_TRUE(done.blocks.tables.empty());
+    EXPECT_TRUE(done.blocks.tables.empty());  // nobody had claimed them
     EXPECT_EQ(pair.prefill.engine.stats().leases, 0U);
     pair.run(1);
     EXPECT_EQ(pair.decode.engine.stats().step_count, 0U);
@@ -306,7 +310,7 @@ TEST(Leases, PinBlocksWhileOthersComeAndGo) {
   const message::Submit submit = submit_of(4, 96, 10);
   prefill.post(message::PrefillForHandoff{submit});
   prefill.run_until_idle();
-  const message::PrefillDone& done = prefill.prefilled[submit.key];
+  const Prefilled& done = prefill.prefilled[submit.key];
   std::vector<std::vector<std::byte>> before;
   for (const message::LeasedBlock& block : done.blocks.tables[0]) {
     before.emplace_back(block.bytes.begin(), block.bytes.end());
@@ -376,15 +380,17 @@ TEST(TextRequests, AnswerOnTheirOwnChannel) {
   prefill.run_until_idle();
   EXPECT_TRUE(prefill.tokens.empty());
   const auto answered = response.drain();
-  ASSERT_EQ(answered.size(), 2U);
-  EXPECT_TRUE(std::holds_alternative<message::StepTokens>(answered[0]));
-  EXPECT_TRUE(std::holds_alternative<message::PrefillDone>(answered[1]));
+  ASSERT_EQ(answered.size(), 3U);
+  const auto& lent = std::get<message::PrefillProgress>(answered[0]).blocks;
+  EXPECT_TRUE(lent.claim->claim());
+  EXPECT_TRUE(std::holds_alternative<message::StepTokens>(answered[1]));
+  EXPECT_TRUE(std::holds_alternative<message::PrefillDone>(answered[2]));
   cancel->store(true);
   prefill.run_until_idle();
   const auto after = response.drain();
   ASSERT_EQ(after.size(), 1U);
   EXPECT_EQ(std::get<message::Finished>(after[0]).reason, FinishReason::kAborted);
-  prefill.engine.release(std::get<message::PrefillDone>(answered[1]).blocks.lease);
+  prefill.engine.release(lent.lease);
   prefill.run_until_idle();
 }
 

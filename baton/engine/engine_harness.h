@@ -42,6 +42,14 @@ inline message::Submit submit_of(std::uint64_t n, std::int32_t prompt_tokens,
   return submit;
 }
 
+// What the events of a prefill for handoff said.
+struct Prefilled {
+  message::LeasedBlocks blocks;               // without tables: none could be claimed
+  std::vector<std::int32_t> computed_tokens;  // of each PrefillProgress
+  std::vector<message::Token> first;          // once it is done
+  std::int32_t kv_tokens = 0;
+};
+
 class EngineHarness {
  public:
   explicit EngineHarness(const testing::FakeBackendOptions& options = {},
@@ -94,9 +102,14 @@ class EngineHarness {
           EXPECT_TRUE(seen.empty() || token.index == seen.back().index + 1);
           seen.push_back(std::move(token));
         }
+      } else if (auto* progress = std::get_if<message::PrefillProgress>(&event)) {
+        take_progress(std::move(*progress));
       } else if (auto* done = std::get_if<message::PrefillDone>(&event)) {
         EXPECT_TRUE(tokens.contains(done->key)) << "its token comes first";
-        prefilled.emplace(done->key, std::move(*done));
+        Prefilled& known = prefilled[done->key];
+        EXPECT_TRUE(known.first.empty()) << "done twice";
+        known.first = std::move(done->first);
+        known.kv_tokens = done->kv_tokens;
       } else if (auto* held = std::get_if<message::Reserved>(&event)) {
         reserved.emplace(held->key, std::move(*held));
       } else if (auto* no = std::get_if<message::Refused>(&event)) {
@@ -107,6 +120,16 @@ class EngineHarness {
         ++drained;
       }
     }
+  }
+
+  // As a prefill node whose grants are there always: claims what it gets.
+  void take_progress(message::PrefillProgress&& progress) {
+    Prefilled& known = prefilled[progress.key];
+    EXPECT_TRUE(known.first.empty()) << "progress after the end";
+    if (!progress.blocks.tables.empty() && progress.blocks.claim->claim()) {
+      known.blocks = std::move(progress.blocks);
+    }
+    known.computed_tokens.push_back(progress.computed_tokens);
   }
 
   [[nodiscard]] bool finished(const SequenceKey& key) const {
@@ -142,7 +165,7 @@ class EngineHarness {
   testing::FakeBackend backend;
   BatchScheduler engine;
   std::map<SequenceKey, std::vector<message::Token>> tokens;
-  std::map<SequenceKey, message::PrefillDone> prefilled;
+  std::map<SequenceKey, Prefilled> prefilled;
   std::map<SequenceKey, message::Reserved> reserved;
   std::map<SequenceKey, message::Refused> refused;
   std::map<SequenceKey, message::Finished> ended;

@@ -102,7 +102,7 @@ TEST(Preemption, OfAnAdoptedSequence) {
     decode.post(message::Reserve{handed});
     decode.engine.run_once();
     decode.take_events();
-    const message::PrefillDone& done = prefill.prefilled[handed.key];
+    const Prefilled& done = prefill.prefilled[handed.key];
     ASSERT_TRUE(decode.reserved.contains(handed.key));
     EXPECT_EQ(decode.reserved[handed.key].blocks.tables[0].size(), 2U);
     EXPECT_EQ(decode.engine.stats().groups[0].reserved_blocks, 3U);  // and the next row's

@@ -124,7 +124,7 @@ TEST(EngineWindow, AnAdoptedSequenceIsIndexedAsFarAsItCame) {
   prefill.run_until_idle();
   decode.post(message::Reserve{submit});
   decode.run_until_idle();
-  const message::PrefillDone& done = prefill.prefilled.at(submit.key);
+  const Prefilled& done = prefill.prefilled.at(submit.key);
   const message::Reserved& held = decode.reserved.at(submit.key);
   const kv::KvLayout layout = decode.engine.probe_block_geometry().layout;
   for (std::size_t group = 0; group < 2; ++group) {

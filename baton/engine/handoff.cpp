@@ -51,44 +51,114 @@ BlockGeometry BatchScheduler::probe_block_geometry() const {
   return geometry;
 }
 
-message::LeasedBlocks BatchScheduler::lend(Sequence& sequence, std::int32_t kv_tokens) {
-  message::LeasedBlocks lent;
-  lent.lease = message::LeaseId{next_lease_++};
-  Lease lease{sequence.key(), {}};
+message::LeasedBlocks BatchScheduler::lend(Sequence& sequence,
+                                           std::shared_ptr<message::LeaseClaim> claim) {
+  sequence.lease = message::LeaseId{next_lease_++};
+  Lease& lease = leases_[sequence.lease.value];
+  lease.key = sequence.key();
+  lease.claim = std::move(claim);
+  lease.refs.resize(pools_.size());
+  static_cast<void>(grow_lease(sequence, lease));
+  return blocks_of(sequence.lease, lease);
+}
+
+// Takes in what the sequence's tables have by now of the KV that is to be handed off: in window
+// groups the last window, whose blocks come while it is computed. True when there was more.
+bool BatchScheduler::grow_lease(const Sequence& sequence, Lease& lease) {
+  const std::int32_t kv_tokens = scheduler_.demand(sequence.key()).prefill_tokens;
+  const auto blocks = static_cast<std::size_t>(info_.layout.blocks_for(kv_tokens));
+  bool grown = false;
   for (std::size_t group = 0; group < pools_.size(); ++group) {
-    lease.refs.push_back(sequence.tables[group].share_first(
-        static_cast<std::size_t>(info_.layout.blocks_for(kv_tokens))));
+    const kv::BlockTable& table = sequence.tables[group];
+    const auto first = static_cast<std::size_t>(
+        info_.layout.groups[group].tiles_needed(kv_tokens).begin / info_.layout.tiles_per_block());
+    std::vector<kv::BlockRef>& refs = lease.refs[group];
+    std::vector<kv::BlockRef> held = table.share_first(std::min(blocks, table.block_count()));
+    for (std::size_t position = refs.size(); position < held.size(); ++position) {
+      refs.push_back(position < first ? kv::BlockRef{} : std::move(held[position]));
+      grown = grown || !refs.back().empty();
+    }
+  }
+  return grown;
+}
+
+message::LeasedBlocks BatchScheduler::blocks_of(message::LeaseId id, const Lease& lease) {
+  message::LeasedBlocks lent{id, {}, lease.claim};
+  for (std::size_t group = 0; group < pools_.size(); ++group) {
     std::vector<message::LeasedBlock>& table = lent.tables.emplace_back();
-    for (const kv::BlockRef& ref : lease.refs.back()) {
+    for (const kv::BlockRef& ref : lease.refs[group]) {
       table.push_back(ref.empty()
                           ? message::LeasedBlock{kv::kNoBlock, {}}
                           : message::LeasedBlock{ref.id(), backend_.block_bytes(group, ref.id())});
     }
   }
-  leases_.emplace(lent.lease.value, std::move(lease));
-  sequence.lease = lent.lease;
   return lent;
+}
+
+// Ends a lease that nobody has claimed. False: there is one, and its borrower may be reading.
+bool BatchScheduler::take_back(Sequence& sequence) {
+  const auto found = leases_.find(sequence.lease.value);
+  if (found == leases_.end()) {
+    return true;
+  }
+  if (found->second.claim == nullptr || !found->second.claim->revoke()) {
+    return false;
+  }
+  leases_.erase(found);
+  sequence.lease = {};
+  return true;
 }
 
 Result<message::LeasedBlocks> BatchScheduler::extract_sequence_handoff(const SequenceKey& key) {
   const auto found = sequences_.find(key);
-  if (found == sequences_.end() || scheduler_.computed_tokens(key) == 0) {
-    return fail(ErrorCode::kNotFound, fmt::format("{} has no KV here", to_string(key)));
+  if (found == sequences_.end() || found->second->tables.empty() ||
+      scheduler_.demand(key).kind != sched::Kind::kHandoff) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} has no blocks here to hand off", to_string(key)));
   }
-  return lend(*found->second, scheduler_.computed_tokens(key));
+  if (leases_.contains(found->second->lease.value)) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{} is lent already", to_string(key)));
+  }
+  return lend(*found->second, std::make_shared<message::LeaseClaim>());
 }
 
+void BatchScheduler::announce_progress(Sequence& sequence, message::LeasedBlocks blocks,
+                                       std::int32_t computed_tokens) {
+  message::PrefillProgress progress;
+  progress.key = sequence.key();
+  progress.computed_tokens = computed_tokens;
+  progress.blocks = std::move(blocks);
+  sequence.events->push_unbounded(std::move(progress));
+}
+
+// Of the last chunk PrefillDone tells; before it only that the lease has grown.
+void BatchScheduler::announce_chunk(Sequence& sequence, const sched::BatchItem& item) {
+  const auto lease = leases_.find(sequence.lease.value);
+  if (lease != leases_.end() && grow_lease(sequence, lease->second)) {
+    announce_progress(sequence, blocks_of(sequence.lease, lease->second), item.start);
+  }
+  if (!item.samples) {
+    announce_progress(sequence, {}, item.start + item.tokens);
+  }
+}
+
+// From here on the lease alone holds the blocks, so that each is free, or only cached, as soon as
+// it is released.
 void BatchScheduler::finish_prefill_for_handoff(Sequence& sequence, const message::Token& first) {
   message::PrefillDone done;
   done.key = sequence.key();
   done.first = {first};
   done.kv_tokens = scheduler_.computed_tokens(sequence.key());
-  if (first.finish == message::FinishReason::kNone) {
-    Result<message::LeasedBlocks> blocks = extract_sequence_handoff(sequence.key());
-    BATON_CHECK(blocks.has_value(), "{} was prefilled a moment ago", to_string(done.key));
-    done.blocks = *std::move(blocks);
-  }
+  drop_tables(sequence);
   after_tokens_.emplace_back(sequence.events, std::move(done));
+}
+
+void BatchScheduler::keep_arrived(const message::KvArrived& arrived) {
+  const auto found = sequences_.find(arrived.key);
+  if (found != sequences_.end() && scheduler_.state(arrived.key) == sched::State::kReserved) {
+    index_tiles(*found->second,
+                std::min(arrived.tokens, scheduler_.demand(arrived.key).prefill_tokens));
+  }
 }
 
 Result<Sequence*> BatchScheduler::ingest_sequence_handoff(const message::Adopt& adopt) {
@@ -155,6 +225,24 @@ void BatchScheduler::release(message::LeaseId lease) {
     default:
       owner->second->lease = {};
       break;
+  }
+}
+
+void BatchScheduler::release_blocks(const message::ReleaseBlocks& some) {
+  const auto found = leases_.find(some.lease.value);
+  if (found == leases_.end()) {
+    return;
+  }
+  for (const message::BlockRange& range : some.blocks) {
+    if (range.group >= found->second.refs.size()) {
+      continue;
+    }
+    std::vector<kv::BlockRef>& refs = found->second.refs[range.group];
+    const std::size_t end =
+        std::min<std::size_t>(refs.size(), std::size_t{range.first} + range.count);
+    for (std::size_t block = range.first; block < end; ++block) {
+      refs[block].reset();
+    }
   }
 }
 

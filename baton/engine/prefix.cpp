@@ -41,10 +41,10 @@ std::vector<std::unique_ptr<kv::PrefixIndex>> BatchScheduler::make_indexes() {
   return indexes;
 }
 
-// Whole tiles before the last token: that one is always computed, for its logits. A reservation
-// takes fresh blocks for all, as its grant asks for all tiles (issue 5 will ask for fewer).
+// Whole tiles before the last token: that one is always computed, for its logits (or comes by
+// handoff with its tile).
 kv::SequenceHit BatchScheduler::find_prefix(Sequence& sequence) {
-  if (!config_.prefix_cache || scheduler_.demand(sequence.key()).kind == sched::Kind::kReserve) {
+  if (!config_.prefix_cache) {
     kv::SequenceHit none;
     none.groups.resize(pools_.size());
     return none;

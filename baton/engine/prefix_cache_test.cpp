@@ -64,7 +64,7 @@ TEST(PrefixCache, OnThePrefillNode) {
   for (std::uint64_t n = 1; n <= 3; ++n) {
     prefill.post(message::PrefillForHandoff{again(first, n)});
     prefill.run_until_idle();
-    const message::PrefillDone& done = prefill.prefilled[key_of(n)];
+    const Prefilled& done = prefill.prefilled[key_of(n)];
     EXPECT_EQ(done.first[0].cached_tokens, n == 1 ? 0 : 192);
     EXPECT_EQ(done.kv_tokens, 200);
     ASSERT_EQ(done.blocks.tables[0].size(), 4U);
@@ -219,7 +219,7 @@ TEST(PrefixCache, AdoptedKvIsSharedOnceItIsThere) {
   decode.post(message::RunLocally{before});
   decode.run_until_idle();
   EXPECT_EQ(decode.tokens[before.key][0].cached_tokens, 0);
-  const message::PrefillDone& done = prefill.prefilled[submit.key];
+  const Prefilled& done = prefill.prefilled[submit.key];
   for (std::size_t group = 0; group < done.blocks.tables.size(); ++group) {
     for (std::size_t block = 0; block < done.blocks.tables[group].size(); ++block) {
       std::ranges::copy(done.blocks.tables[group][block].bytes,

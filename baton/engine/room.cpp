@@ -33,7 +33,24 @@ void BatchScheduler::admit() {
   }
 }
 
-bool BatchScheduler::try_admit(Sequence& sequence, const kv::SequenceHit& hit) {
+namespace {
+
+// Of a group's hit only the blocks from first_block on.
+void skip_blocks(kv::SequenceHit::Group& found, std::uint32_t first_block) {
+  const auto wanted = static_cast<std::int32_t>(first_block);
+  const std::int32_t skip =
+      std::clamp(wanted - found.first_block, 0, static_cast<std::int32_t>(found.blocks.size()));
+  found.blocks.erase(found.blocks.begin(), found.blocks.begin() + skip);
+  found.first_block += skip;
+  if (found.first_block + static_cast<std::int32_t>(found.blocks.size()) < wanted) {
+    found.partial = kv::kNoBlock;
+    found.partial_tiles = {};
+  }
+}
+
+}  // namespace
+
+bool BatchScheduler::try_admit(Sequence& sequence, kv::SequenceHit hit) {
   const SequenceKey key = sequence.key();
   const sched::Demand demand = scheduler_.demand(key);
   const std::int32_t cached_tokens = hit.tiles * kv::kTileTokens;
@@ -42,7 +59,9 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::SequenceHit& hit) {
   std::vector<sched::BlockRange> ranges;  // those that it is to have
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     const kv::BlockPool& pool = *pools_[group];
-    const kv::SequenceHit::Group& found = hit.groups[group];
+    ranges.push_back(scheduler_.blocks_at_admission(group, demand, cached_tokens));
+    kv::SequenceHit::Group& found = hit.groups[group];
+    skip_blocks(found, ranges[group].first);  // a reservation needs its own last window only
     // What is cached can be taken, but not what this sequence itself wants to keep.
     std::uint32_t wanted = 0;
     for (const kv::BlockId block : found.blocks) {
@@ -50,7 +69,6 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::SequenceHit& hit) {
     }
     wanted += found.partial != kv::kNoBlock && pool.references(found.partial) == 0 ? 1 : 0;
     room.push_back(pool.free_blocks() + pool.cached_blocks() - wanted);
-    ranges.push_back(scheduler_.blocks_at_admission(group, demand, cached_tokens));
     more.push_back(ranges[group].count() - static_cast<std::uint32_t>(found.blocks.size()));
   }
   if (!scheduler_.can_admit(room, more)) {
@@ -58,19 +76,26 @@ bool BatchScheduler::try_admit(Sequence& sequence, const kv::SequenceHit& hit) {
   }
   fill_tables(sequence, hit, ranges);
   sequence.indexed_tiles = hit.tiles;
+  scheduler_.admit(key, cached_tokens, more);
+  if (demand.kind == sched::Kind::kReserve) {
+    message::Reserved reserved;
+    reserved.key = key;
+    reserved.kv_tokens = demand.prefill_tokens;
+    reserved.cached_tokens = cached_tokens;
+    reserved.blocks = lend(sequence, nullptr);
+    sequence.events->push_unbounded(std::move(reserved));
+    return true;
+  }
   if (sequence.cached_tokens < 0) {
     sequence.cached_tokens =
         std::min(cached_tokens, static_cast<std::int32_t>(sequence.request.prompt.size()) - 1);
   }
   stats_.prompt_tokens_cached.fetch_add(static_cast<std::uint64_t>(cached_tokens),
                                         std::memory_order_relaxed);
-  scheduler_.admit(key, cached_tokens);
-  if (demand.kind == sched::Kind::kReserve) {
-    message::Reserved reserved;
-    reserved.key = key;
-    reserved.kv_tokens = demand.prefill_tokens;
-    reserved.blocks = lend(sequence, demand.prefill_tokens);
-    sequence.events->push_unbounded(std::move(reserved));
+  if (demand.kind == sched::Kind::kHandoff) {
+    Result<message::LeasedBlocks> blocks = extract_sequence_handoff(key);
+    BATON_CHECK(blocks.has_value(), "{} was admitted a moment ago", to_string(key));
+    announce_progress(sequence, *std::move(blocks), cached_tokens);
   }
   return true;
 }
@@ -118,9 +143,14 @@ void BatchScheduler::grow_running() {
     }
     while (!try_grow(*sequences_.at(key))) {
       const auto last = scheduler_.last_running();
-      BATON_CHECK(last.has_value(), "{} runs", to_string(key));
-      preempt(*last);
-      if (*last == key) {
+      if (!last.has_value()) {  // each is read by another node, this one too
+        end_with_event(key, EndReason::kError,
+                       Error{ErrorCode::kOverloaded, "no room to go on with the handoff"});
+        break;
+      }
+      if (!try_preempt(*last)) {
+        scheduler_.pin(*last);
+      } else if (*last == key) {
         break;
       }
     }
@@ -157,13 +187,17 @@ void BatchScheduler::advance_windows(Sequence& sequence) {
 }
 
 // What is complete of its KV stays in the index while there is room, so its second prefill is often
-// short.
-void BatchScheduler::preempt(const SequenceKey& key) {
-  const SequenceKey copy = key;
-  log::debug("{} gives its blocks back", to_string(copy));
-  drop_tables(*sequences_.at(copy));
-  scheduler_.preempt(copy);
+// short. False when another node is reading its blocks.
+bool BatchScheduler::try_preempt(const SequenceKey& key) {
+  Sequence& sequence = *sequences_.at(key);
+  if (!take_back(sequence)) {
+    return false;
+  }
+  log::debug("{} gives its blocks back", to_string(key));
+  drop_tables(sequence);
+  scheduler_.preempt(key);
   stats_.preemptions.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 void BatchScheduler::drop_tables(Sequence& sequence) {

@@ -73,6 +73,9 @@ void BatchScheduler::apply(const sched::Batch& batch, backend::StepResult&& resu
   for (const sched::BatchItem& item : batch.items) {
     Sequence& sequence = *sequences_.at(item.key);
     index_tiles(sequence, item.start + item.tokens);
+    if (scheduler_.demand(item.key).kind == sched::Kind::kHandoff) {
+      announce_chunk(sequence, item);
+    }
     advance_windows(sequence);
   }
   for (backend::SampledToken& drawn : result.tokens) {

@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::size_t kInboxCapacity = std::numeric_limits<std::size_t>::max();
 
+tl::unexpected<Error> shutting_down() {
+  return fail(ErrorCode::kUnavailable, "the node is shutting down");
+}
+
 }  // namespace
 
 ServingCoordinator::Impl::Impl(asio::any_io_executor control, CoordinatorOptions options,
@@ -226,34 +230,33 @@ bool ServingCoordinator::Impl::engine(message::EngineCommand command) {
   return engine_ && engine_->post(std::move(command));
 }
 
-void ServingCoordinator::Impl::send_payload(PayloadJob job) {
+void ServingCoordinator::Impl::send_frame(FrameJob job) {
   const SequenceKey key = job.key;
-  if (tasks_.spawn(payload_task(std::move(job))).value == 0) {
-    to_prefill(PayloadDone{key, fail(ErrorCode::kUnavailable, "the node is shutting down")});
+  const std::uint64_t number = job.number;
+  if (tasks_.spawn(frame_task(std::move(job))).value == 0) {
+    to_prefill(FrameSent{key, number, shutting_down()});
   }
 }
 
-asio::awaitable<void> ServingCoordinator::Impl::payload_task(PayloadJob job) {
-  const SequenceKey key = job.key;
-  auto result =
+asio::awaitable<void> ServingCoordinator::Impl::frame_task(FrameJob job) {
+  FrameSent sent{job.key, job.number, BulkSent{}};
+  sent.result =
       co_await send_handoff_payload(*transport_, layout_, std::move(job), stats_.bytes_sent);
-  to_prefill(PayloadDone{key, std::move(result)});
+  to_prefill(std::move(sent));
 }
 
 void ServingCoordinator::Impl::send_commit(const NodeId& to, const SequenceKey& key,
                                            wire::pb::Commit commit) {
-  if (transport_ != nullptr) {
-    tasks_.spawn(commit_task(to, key, std::move(commit)));
+  if (tasks_.spawn(commit_task(to, key, std::move(commit))).value == 0) {
+    to_prefill(CommitSent{key, shutting_down()});
   }
 }
 
 asio::awaitable<void> ServingCoordinator::Impl::commit_task(NodeId to, SequenceKey key,
                                                             wire::pb::Commit commit) {
-  // Lost: the decode node finds by our Beats that we no longer have the sequence.
-  if (Status sent = co_await transport_->send_commit(std::move(to), key, std::move(commit));
-      !sent) {
-    log::warn("the Commit of {} was not sent: {}", to_string(key), sent.error().message);
-  }
+  CommitSent sent{key, {}};
+  sent.status = co_await send_handoff_payload(*transport_, std::move(to), key, std::move(commit));
+  to_prefill(std::move(sent));
 }
 
 }  // namespace baton::handoff

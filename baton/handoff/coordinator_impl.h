@@ -42,7 +42,7 @@ class ServingCoordinator::Impl final : public Outbox, public std::enable_shared_
   Status control(const NodeId& to, const SequenceKey& key, wire::Control message) override;
   Status tokens(const NodeId& to, std::uint64_t step, std::vector<message::Token> tokens) override;
   bool engine(message::EngineCommand command) override;
-  void send_payload(PayloadJob job) override;
+  void send_frame(FrameJob job) override;
   void send_commit(const NodeId& to, const SequenceKey& key, wire::pb::Commit commit) override;
 
  private:
@@ -62,7 +62,7 @@ class ServingCoordinator::Impl final : public Outbox, public std::enable_shared_
                                        const wire::pb::Request& request);
   void refuse(const NodeId& to, const SequenceKey& key, bool later, const Error& error);
 
-  asio::awaitable<void> payload_task(PayloadJob job);
+  asio::awaitable<void> frame_task(FrameJob job);
   asio::awaitable<void> commit_task(NodeId to, SequenceKey key, wire::pb::Commit commit);
   // A router has no roles: what is meant for them is dropped.
   void to_prefill(PrefillInput input) {

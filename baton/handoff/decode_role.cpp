@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace baton::handoff {
@@ -58,9 +59,10 @@ void DecodeRole::on(message::Reserved reserved, TimePoint now) {
     return;
   }
   Entry& entry = at->second;
-  std::vector<wire::pb::TileRange> ranges = tiles_needed(context_.layout, entry.expected.kv_tokens);
+  std::vector<wire::pb::TileRange> ranges =
+      tiles_lacking(context_.layout, entry.expected.kv_tokens, reserved.cached_tokens);
   if (entry.state != State::kReserving || reserved.kv_tokens != entry.expected.kv_tokens ||
-      !tables_cover(context_.layout, reserved.blocks.tables, ranges)) {
+      ranges.empty() || !tables_cover(context_.layout, reserved.blocks.tables, ranges)) {
     BATON_BUG("the reservation of {} does not fit its request", to_string(reserved.key));
     context_.outbox.engine(message::Release{reserved.blocks.lease});
     fail_handoff(at, Error{ErrorCode::kInternal, "the decode node's reservation does not fit"},
@@ -68,33 +70,36 @@ void DecodeRole::on(message::Reserved reserved, TimePoint now) {
     return;
   }
   entry.lease = reserved.blocks.lease;
+  entry.cached_tokens = reserved.cached_tokens;
   entry.ranges = std::move(ranges);
   entry.receipt.emplace(context_.layout, entry.ranges);
   entry.state = State::kReceiving;
-  // The prefill is what takes long; a dead prefill node is found by its Beats.
+  // Tiles may come from now on, the Commit when the prefill has ended: that is what takes long. A
+  // dead prefill node is found by its Beats.
   entry.deadline = now + milliseconds(context_.options.prefill_deadline_ms +
                                       context_.options.handoff_deadline_ms);
   entry.link_deadline = now + milliseconds(context_.options.lease_ms);
   table_.open(reserved.key, {entry.prefill_node, std::move(reserved.blocks.tables), entry.ranges});
-  send_grant(at);
+  send_grant(at, now);
 }
 
-void DecodeRole::send_grant(Entries::iterator at) {
+void DecodeRole::send_grant(Entries::iterator at, TimePoint now) {
   Entry& entry = at->second;
   if (context_.leases.find(entry.prefill_node) == nullptr) {
     return;  // PeerUp sends it, or tick() ends the wait
   }
+  entry.granted_at = now;
   wire::pb::Grant grant;
   grant.mutable_ranges()->Assign(entry.ranges.begin(), entry.ranges.end());
   entry.granted =
       context_.outbox.control(entry.prefill_node, at->first, std::move(grant)).has_value();
 }
 
-void DecodeRole::on(const PeerUp& up, TimePoint /*now*/) {
+void DecodeRole::on(const PeerUp& up, TimePoint now) {
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     if (at->second.prefill_node == up.info.id && at->second.state == State::kReceiving &&
         !at->second.granted) {
-      send_grant(at);
+      send_grant(at, now);
     }
   }
 }
@@ -110,11 +115,12 @@ void DecodeRole::on(const BlocksReceived& frame, TimePoint now) {
     ++context_.stats.protocol_errors;  // refused by the table; not this handoff's fault
     return;
   }
-  if (!entry.seen_blocks) {
-    entry.seen_blocks = true;
-    entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
-  }
   context_.stats.bytes_received += frame.payload_bytes;
+  if (!frame.status) {
+    ++context_.stats.protocol_errors;
+    fail_handoff(at, frame.status.error(), now);
+    return;
+  }
   take_receipt(at, recv_handoff_payload(*entry.receipt, frame), now);
 }
 
@@ -159,23 +165,56 @@ void DecodeRole::take_commit(Entries::iterator at, const wire::pb::Commit& commi
     return;
   }
   entry.first = *std::move(first);
+  entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
   take_receipt(at, recv_handoff_payload(*entry.receipt, commit), now);
 }
 
 void DecodeRole::take_receipt(Entries::iterator at, const Result<bool>& complete, TimePoint now) {
   if (!complete) {
     ++context_.stats.protocol_errors;
+    at->second.receipt.reset();  // who breaks the protocol may have sent anything: nothing is kept
     fail_handoff(at, complete.error(), now);
   } else if (*complete) {
     at->second.state = State::kLanding;
     if (table_.close(at->first)) {
-      adopt(at);
+      adopt(at, now);
     }
+  } else {
+    ack_arrived(at);
   }
 }
 
-void DecodeRole::adopt(Entries::iterator at) {
+void DecodeRole::ack_arrived(Entries::iterator at) {
   Entry& entry = at->second;
+  if (entry.receipt->received_bytes() - entry.acked_bytes < context_.options.ack_bytes) {
+    return;
+  }
+  entry.acked_bytes = entry.receipt->received_bytes();
+  wire::pb::Ack ack;
+  for (const wire::pb::TileRange& range : entry.receipt->take_arrived()) {
+    *ack.add_ranges() = range;
+  }
+  if (ack.ranges_size() > 0) {
+    context_.outbox.control(entry.prefill_node, at->first, std::move(ack));
+    keep_arrived(at);
+  }
+}
+
+// The engine may share what is here from the first tile on, whatever becomes of this handoff.
+void DecodeRole::keep_arrived(Entries::iterator at) {
+  const Entry& entry = at->second;
+  const auto cached = static_cast<std::uint32_t>(entry.cached_tokens / kv::kTileTokens);
+  const std::uint32_t tiles = entry.receipt->prefix_tiles(cached);
+  if (tiles > cached) {
+    context_.outbox.engine(message::KvArrived{
+        at->first,
+        std::min(static_cast<std::int32_t>(tiles) * kv::kTileTokens, entry.expected.kv_tokens)});
+  }
+}
+
+void DecodeRole::adopt(Entries::iterator at, TimePoint now) {
+  Entry& entry = at->second;
+  context_.stats.whole.observe(now - entry.granted_at);
   wire::pb::Ack ack;
   ack.set_all(true);
   context_.outbox.control(entry.prefill_node, at->first, std::move(ack));
@@ -187,12 +226,12 @@ void DecodeRole::adopt(Entries::iterator at) {
   entries_.erase(at);
 }
 
-void DecodeRole::on(const ReservationIdle& idle, TimePoint /*now*/) {
+void DecodeRole::on(const ReservationIdle& idle, TimePoint now) {
   const auto at = entries_.find(idle.key);
   if (at == entries_.end()) {
     BATON_BUG("no handoff {} waits for its bytes to land", to_string(idle.key));
   } else if (at->second.state == State::kLanding) {
-    adopt(at);
+    adopt(at, now);
   } else {
     context_.outbox.engine(message::Release{at->second.lease});
     entries_.erase(at);
@@ -316,6 +355,9 @@ void DecodeRole::end(Entries::iterator at, Outcome outcome, TimePoint now) {
         message::Abort{at->first, Error{ErrorCode::kCancelled, "the handoff has ended"}});
     entries_.erase(at);
     return;
+  }
+  if (entry.state == State::kReceiving && entry.receipt) {
+    keep_arrived(at);
   }
   const bool landed = entry.state == State::kReceiving && table_.close(at->first);
   entry.state = State::kClosing;

@@ -2,11 +2,14 @@
 // its own. run_decode_role (coordinator.h) feeds it.
 //
 //   Decode ─► kReserving ── Reserved: Grant ─► kReceiving ── all verified ─► kLanding ─► Ack, Adopt
+//                 │                                │ ▲ Blocks: Ack of ranges, KvArrived
 //                 │ Commit(finish) ─► done         │ corrupt, lost, abort (active_sequences) └
 //                 Refused ─► done                └► kClosing ── no byte in flight ─► Release, done
 //
-// A reserved block is given back only when no byte is in flight to it. Each epoch has its own
-// blocks: none ever has two writers.
+// Only tiles that this node lacks are granted. What arrived whole is worth something even if the
+// rest never comes: the engine keeps it, and the next epoch finds it as it finds any prefix. A
+// reserved block is given back only when no byte is in flight to it. Each epoch has its own blocks:
+// none ever has two writers.
 #pragma once
 
 #include "baton/base/clock.h"
@@ -64,12 +67,14 @@ class DecodeRole {
     TimePoint deadline{};
     TimePoint link_deadline{};  // for a Grant that waits for a connection to prefill_node
     bool granted = false;
+    TimePoint granted_at{};
     PayloadExpectation expected;
     message::LeaseId lease;
+    std::int32_t cached_tokens = 0;  // were here before: whole tiles
     std::vector<wire::pb::TileRange> ranges;
     std::optional<PayloadReceipt> receipt;
+    std::uint64_t acked_bytes = 0;      // of receipt->received_bytes()
     std::vector<message::Token> first;  // the Commit's
-    bool seen_blocks = false;
   };
   using Entries = std::map<SequenceKey, Entry>;
 
@@ -85,10 +90,12 @@ class DecodeRole {
   void on(const message::Refused& refused, TimePoint now);
   void on(const message::Finished& finished, TimePoint now);
 
-  void send_grant(Entries::iterator at);
+  void send_grant(Entries::iterator at, TimePoint now);
   void take_commit(Entries::iterator at, const wire::pb::Commit& commit, TimePoint now);
   void take_receipt(Entries::iterator at, const Result<bool>& complete, TimePoint now);
-  void adopt(Entries::iterator at);
+  void ack_arrived(Entries::iterator at);
+  void keep_arrived(Entries::iterator at);
+  void adopt(Entries::iterator at, TimePoint now);
   // Tells both others that it failed (later), then ends it.
   void fail_handoff(Entries::iterator at, const Error& reason, TimePoint now);
   void tell_prefill_node(Entries::iterator at, const Error& reason);

@@ -199,6 +199,7 @@ void ServingCoordinator::Impl::on_engine(message::EngineEvent event) {
   std::visit(
       Overloaded{
           [&](message::StepTokens&& step) { active_.on_step(std::move(step), clock_.now()); },
+          [&](message::PrefillProgress&& progress) { to_prefill(std::move(progress)); },
           [&](message::PrefillDone&& done) { to_prefill(std::move(done)); },
           [&](message::Reserved&& reserved) { to_decode(std::move(reserved)); },
           [&](message::Refused&& refused) {

@@ -17,10 +17,11 @@ struct CoordinatorOptions {
   // A request that a node has not begun, a Grant or a Commit that has not come, a message that
   // came before its request: after this it is Refused(later) or forgotten.
   std::int64_t queue_deadline_ms = 60'000;
-  // From the start of a prefill to its end, and so a decode node's wait for the first tile. Long:
-  // a prompt of 100k tokens on one CPU socket takes minutes; a dead node is found by Beats.
+  // From the start of a prefill to its end, and so a decode node's wait for the Commit. Long: a
+  // prompt of 100k tokens on one CPU socket takes minutes; a dead node is found by Beats.
   std::int64_t prefill_deadline_ms = 600'000;
-  // From the first Blocks frame to the Ack. A 1M-token cache over 1 Gbit/s takes longer: raise it.
+  // From the end of the prefill (on a decode node: from the Commit) to the Ack. A 1M-token cache
+  // over 1 Gbit/s takes longer: raise it.
   std::int64_t handoff_deadline_ms = 60'000;
   std::int64_t beat_interval_ms = 250;
   // No Beat for this long: the peer is dead.
@@ -32,6 +33,10 @@ struct CoordinatorOptions {
   std::int64_t stall_ms = 5'000;
   // How often deadlines are looked at.
   std::int64_t tick_ms = 50;
+
+  // A decode node acks what has arrived whenever it is so much: often enough that the prefill node
+  // gives blocks back while it sends, too seldom to cost anything.
+  std::uint64_t ack_bytes = 4U << 20U;
 
   // Sequences that a node holds for owners, and attempts that an owner has under way: half of what
   // a Beat can list (wire::kMaxHeld), since a node may do both with one peer.
@@ -50,6 +55,11 @@ inline constexpr std::size_t kMaxKeptMessages = 4'096;
 // Bulk frames: large enough that per-frame cost vanishes, small enough that an abort is seen soon.
 inline constexpr std::size_t kMinFrameBytes = 256U << 10U;
 inline constexpr std::size_t kMaxFrameBytes = 8U << 20U;
+// Frames of one handoff that are being written or wait for it: two for each of the two bulk
+// connections, so that none stands still while the control thread hears of an end; more when they
+// are small. Not more, since an abort waits for them before the blocks are free.
+inline constexpr std::size_t kFramesInFlight = 4;
+inline constexpr std::size_t kBytesInFlight = 4U << 20U;
 // 65,536 frames of 256 KiB are 16 GiB: more than any one sequence here.
 inline constexpr std::uint64_t kMaxHandoffFrames = 65'536;
 

@@ -10,7 +10,6 @@
 #include "baton/wire/frames.h"
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 namespace baton::handoff {
@@ -24,9 +23,10 @@ class Outbox {
                         std::vector<message::Token> tokens) = 0;
   // False when the engine takes no more commands (only for new work; ends always go through).
   virtual bool engine(message::EngineCommand command) = 0;
-  // Starts to ship a payload; answered by PrefillRole::on_sent, whatever happens.
-  virtual void send_payload(PayloadJob job) = 0;
-  // A Commit without tiles: the sequence ended on the prefill node's token. Unanswered.
+  // Starts to ship one frame of a payload; answered by FrameSent, whatever happens.
+  virtual void send_frame(FrameJob job) = 0;
+  // Ships a Commit: behind its frames, or alone when the sequence ended on the prefill node's
+  // token. Answered by CommitSent, whatever happens.
   virtual void send_commit(const NodeId& to, const SequenceKey& key, wire::pb::Commit commit) = 0;
 };
 

@@ -32,6 +32,8 @@ void PrefillRole::on(PrefillRoleRequest request, TimePoint now) {
   entry.deadline = now + milliseconds(context_.options.prefill_deadline_ms);
   entry.link_deadline = now + milliseconds(context_.options.lease_ms);
   entry.tokens_digest = wire::tokens_digest(request.submit.prompt, request.submit.emitted);
+  entry.kv_tokens =
+      static_cast<std::int32_t>(request.submit.prompt.size() + request.submit.emitted.size());
   if (!context_.outbox.engine(message::PrefillForHandoff{std::move(request.submit)})) {
     const Error full{ErrorCode::kOverloaded, "the engine's mailbox is full"};
     context_.outbox.control(entry.reply_to, key, refused_to_wire(true, full));
@@ -63,27 +65,63 @@ void PrefillRole::on(GrantInput grant, TimePoint now) {
   }
   entry.granted.assign(grant.grant.ranges().begin(), grant.grant.ranges().end());
   entry.has_grant = true;
+  entry.granted_at = now;
   context_.leases.watch(entry.decode_node, WatchKind::kCounterpart, grant.key, true, 0, now);
+  Status sound = check_ranges(context_.layout, entry.kv_tokens, entry.granted);
+  if (sound && entry.granted.empty()) {
+    sound = fail(ErrorCode::kProtocol, "a Grant without ranges");
+  }
+  if (!sound) {
+    ++context_.stats.protocol_errors;
+    fail_handoff(at, sound.error(), now);
+    return;
+  }
+  if (entry.state == State::kAwaitGrant) {
+    entry.state = State::kSending;
+    entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
+  }
+  try_send(at, now);
+}
+
+void PrefillRole::on(message::PrefillProgress progress, TimePoint now) {
+  const auto at = entries_.find(progress.key);
+  if (at == entries_.end()) {
+    if (!progress.blocks.tables.empty()) {
+      context_.outbox.engine(message::Release{progress.blocks.lease});
+    }
+    return;
+  }
+  Entry& entry = at->second;
+  if (!progress.blocks.tables.empty()) {
+    if (entry.shipment && progress.blocks.lease != entry.blocks.lease) {
+      BATON_BUG("the claimed blocks of {} were lent again", to_string(progress.key));
+      context_.outbox.engine(message::Release{progress.blocks.lease});
+      return;
+    }
+    entry.blocks = std::move(progress.blocks);
+    entry.leased = true;
+  }
+  entry.computed_tokens = progress.computed_tokens;
   try_send(at, now);
 }
 
 void PrefillRole::on(message::PrefillDone done, TimePoint now) {
   const auto at = entries_.find(done.key);
-  if (at == entries_.end()) {
-    context_.outbox.engine(message::Release{done.blocks.lease});
-    return;
+  if (at == entries_.end() || at->second.state == State::kEnding) {
+    return;  // the lease was, or will be, released
   }
   Entry& entry = at->second;
-  if (done.first.size() != 1 || entry.state != State::kPrefilling) {
+  if (done.first.size() != 1 || entry.state != State::kPrefilling ||
+      done.kv_tokens != entry.kv_tokens) {
     BATON_BUG("PrefillDone of {} with {} tokens in state {}", to_string(done.key),
               done.first.size(), static_cast<int>(entry.state));
-    context_.outbox.engine(message::Release{done.blocks.lease});
     fail_handoff(at, Error{ErrorCode::kInternal, "the prefill node lost track of the sequence"},
                  now);
     return;
   }
   entry.first = std::move(done.first);
-  entry.kv_tokens = done.kv_tokens;
+  entry.computed_tokens = done.kv_tokens;
+  entry.prefilled_at = now;
   // Index 0 leaves the moment it exists.
   context_.outbox.tokens(entry.reply_to, 0, entry.first);
   if (entry.first.front().finish != message::FinishReason::kNone) {
@@ -91,10 +129,9 @@ void PrefillRole::on(message::PrefillDone done, TimePoint now) {
     end(at, Outcome::kOk, now);
     return;
   }
-  entry.blocks = std::move(done.blocks);
-  entry.leased = true;
-  entry.state = State::kAwaitGrant;
-  entry.deadline = now + milliseconds(context_.options.queue_deadline_ms);
+  entry.state = entry.has_grant ? State::kSending : State::kAwaitGrant;
+  entry.deadline = now + milliseconds(entry.has_grant ? context_.options.handoff_deadline_ms
+                                                      : context_.options.queue_deadline_ms);
   try_send(at, now);
 }
 
@@ -108,72 +145,6 @@ wire::pb::Commit PrefillRole::commit_of(const Entry& entry) const {
   commit.set_cached_tokens(entry.first.front().cached_tokens);
   commit.set_digest(wire::HandoffDigest().value());  // of no frames, until there are some
   return commit;
-}
-
-void PrefillRole::try_send(Entries::iterator at, TimePoint now) {
-  Entry& entry = at->second;
-  if (entry.state != State::kAwaitGrant || !entry.has_grant) {
-    return;
-  }
-  Status sound = check_ranges(context_.layout, entry.kv_tokens, entry.granted);
-  if (sound && entry.granted.empty()) {
-    sound = fail(ErrorCode::kProtocol, "a Grant without ranges");
-  }
-  if (!sound) {
-    ++context_.stats.protocol_errors;
-    fail_handoff(at, sound.error(), now);
-    return;
-  }
-  if (!tables_cover(context_.layout, entry.blocks.tables, entry.granted)) {
-    BATON_BUG("the lease of {} lacks blocks", to_string(at->first));
-    fail_handoff(at, Error{ErrorCode::kInternal, "the prefill node lacks KV blocks"}, now);
-    return;
-  }
-  entry.state = State::kSending;
-  entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
-  entry.cancelled = std::make_shared<bool>(false);
-  context_.outbox.send_payload({entry.decode_node, at->first, entry.blocks.tables, entry.granted,
-                                commit_of(entry), entry.cancelled});
-}
-
-void PrefillRole::on(const PayloadDone& done, TimePoint now) {
-  const auto at = entries_.find(done.key);
-  if (at == entries_.end()) {
-    BATON_BUG("a payload of an unknown sequence {} was sent", to_string(done.key));
-    return;
-  }
-  Entry& entry = at->second;
-  if (entry.state == State::kEnding) {
-    erase(at);
-    return;
-  }
-  entry.state = State::kAwaitAck;
-  entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
-  if (!done.result) {
-    fail_handoff(at, done.result.error(), now);
-  } else if (entry.acked) {
-    end(at, Outcome::kOk, now);
-  }
-}
-
-void PrefillRole::on(const AckInput& ack, TimePoint now) {
-  const auto at = entries_.find(ack.key);
-  if (at == entries_.end()) {
-    ++context_.stats.stale_messages;
-    return;
-  }
-  Entry& entry = at->second;
-  if (ack.from != entry.decode_node) {
-    ++context_.stats.protocol_errors;
-  } else if (!ack.ack.all()) {
-    return;  // Acks of ranges: issue 5
-  } else if (entry.state == State::kAwaitAck) {
-    end(at, Outcome::kOk, now);
-  } else if (entry.state == State::kSending) {
-    entry.acked = true;
-  } else {
-    ++context_.stats.protocol_errors;
-  }
 }
 
 void PrefillRole::on(const AbortInput& abort, TimePoint now) {
@@ -286,21 +257,21 @@ void PrefillRole::end(Entries::iterator at, Outcome outcome, TimePoint now) {
   context_.leases.unwatch(entry.reply_to, WatchKind::kOwner, at->first);
   context_.leases.unwatch(entry.decode_node, WatchKind::kCounterpart, at->first);
   context_.tombstones.add(at->first, now);
-  if (entry.state == State::kSending) {
-    *entry.cancelled = true;
-    entry.state = State::kEnding;  // PayloadDone follows
-    return;
+  if (entry.first.empty()) {  // still prefilling
+    context_.outbox.engine(
+        message::Abort{at->first, Error{ErrorCode::kCancelled, "the handoff has ended"}});
   }
-  erase(at);
+  if (entry.shipment && entry.shipment->in_flight()) {
+    entry.state = State::kEnding;  // FrameSent follows
+  } else {
+    erase(at);
+  }
 }
 
+// A PrefillProgress with blocks that is still under way is answered with a Release.
 void PrefillRole::erase(Entries::iterator at) {
   if (at->second.leased) {
     context_.outbox.engine(message::Release{at->second.blocks.lease});
-  } else if (at->second.first.empty()) {
-    // Still prefilling; a PrefillDone that is under way is answered with a Release.
-    context_.outbox.engine(
-        message::Abort{at->first, Error{ErrorCode::kCancelled, "the handoff has ended"}});
   }
   entries_.erase(at);
 }

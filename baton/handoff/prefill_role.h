@@ -1,22 +1,27 @@
 // The prefill role as a state machine: events and "now" in, calls of Outbox out. No time, no I/O of
 // its own, so a fault at every frame can be tested. run_prefill_role (coordinator.h) feeds it.
 //
-//   Prefill ─► kPrefilling ── PrefillDone ─► kAwaitGrant ── Grant ─► kSending ─► kAwaitAck ─► done
-//                   │ ended on index 0: Commit(finish) ─► done           │ ended while bytes leave
-//                   └ Refused, Finished ─► done                          └► kEnding ─► done
+//   Prefill ─► kPrefilling ── PrefillDone ─┬► kAwaitGrant ── Grant ─► kSending ─► kAwaitAck ─► done
+//                   │                      └─ granted already ─────────►┘
+//                   │ ended on index 0: Commit(finish) ─► done      ended while bytes leave:
+//                   └ Refused, Finished ─► done                     any state ─► kEnding ─► done
 //
-// Every state has a deadline, and an Abort, a lost owner or a lost counterpart ends it; the lease
-// on the blocks is given back exactly once, and never while the transport reads from them.
+// Frames leave from the Grant on, in kPrefilling too: each as soon as its rows are computed. Blocks
+// are given back as they are acked. Every state has a deadline, and an Abort, a lost owner or a
+// lost counterpart ends it; the lease on the blocks is given back exactly once, and never while the
+// transport reads from them.
 #pragma once
 
 #include "baton/base/clock.h"
 #include "baton/handoff/role_context.h"
+#include "baton/handoff/send_handoff.h"
 #include "baton/handoff/transport.h"
 #include "baton/message/engine.h"
 
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -38,15 +43,21 @@ struct AckInput {
   SequenceKey key;
   wire::pb::Ack ack;
 };
-// send_handoff_payload came to its end.
-struct PayloadDone {
+// Outbox::send_frame came to its end.
+struct FrameSent {
   SequenceKey key;
-  Result<PayloadSent> result;
+  std::uint64_t number = 0;
+  Result<BulkSent> result;
+};
+// Outbox::send_commit came to its end.
+struct CommitSent {
+  SequenceKey key;
+  Status status;
 };
 
-using PrefillInput =
-    std::variant<PrefillRoleRequest, GrantInput, AckInput, AbortInput, PeerDown, LostSequence,
-                 PayloadDone, message::PrefillDone, message::Refused, message::Finished>;
+using PrefillInput = std::variant<PrefillRoleRequest, GrantInput, AckInput, AbortInput, PeerDown,
+                                  LostSequence, FrameSent, CommitSent, message::PrefillProgress,
+                                  message::PrefillDone, message::Refused, message::Finished>;
 
 class PrefillRole {
  public:
@@ -68,16 +79,20 @@ class PrefillRole {
     State state = State::kPrefilling;
     TimePoint deadline{};
     TimePoint link_deadline{};  // by then there is a connection to decode_node
+    TimePoint granted_at{};
+    TimePoint prefilled_at{};
     bool linked = false;
     std::string tokens_digest;
+    std::int32_t kv_tokens = 0;        // prompt + emitted
+    std::int32_t computed_tokens = 0;  // of them, complete in the blocks
     std::vector<wire::pb::TileRange> granted;
     bool has_grant = false;
-    bool acked = false;  // the Ack may overtake the end of our own write
     message::LeasedBlocks blocks;
-    bool leased = false;
-    std::int32_t kv_tokens = 0;
-    std::vector<message::Token> first;
-    std::shared_ptr<bool> cancelled;  // of the payload being sent
+    bool leased = false;                      // `blocks` are there
+    std::optional<PayloadShipment> shipment;  // once granted, and the blocks claimed
+    std::vector<message::Token> first;        // once the prefill is done
+    bool commit_under_way = false;
+    bool acked = false;  // the Ack may overtake the end of our own write
   };
   using Entries = std::map<SequenceKey, Entry>;
 
@@ -87,17 +102,28 @@ class PrefillRole {
   void on(const AbortInput& abort, TimePoint now);
   void on(const PeerDown& down, TimePoint now);
   void on(const LostSequence& lost, TimePoint now);
-  void on(const PayloadDone& done, TimePoint now);
+  void on(const FrameSent& sent, TimePoint now);
+  void on(const CommitSent& sent, TimePoint now);
+  void on(message::PrefillProgress progress, TimePoint now);
   void on(message::PrefillDone done, TimePoint now);
   void on(const message::Refused& refused, TimePoint now);
   void on(const message::Finished& finished, TimePoint now);
 
+  // Sends what may leave: frames, and behind the last one the Commit.
   void try_send(Entries::iterator at, TimePoint now);
+  // Claims the blocks of a granted sequence. False: not yet.
+  bool try_claim(Entry& entry);
+  // False: its blocks are not in the lease.
+  bool send_frame(Entries::iterator at, const PayloadShipment::Frame& frame);
+  void return_done_blocks(Entry& entry);
+  void take_ranges(Entry& entry, const wire::pb::Ack& ack);
   void lost_counterpart(Entries::iterator at, const Error& reason, TimePoint now);
+  void end_acked(Entries::iterator at, TimePoint now);
   // Tells both others that it failed (later), then ends it.
   void fail_handoff(Entries::iterator at, const Error& reason, TimePoint now);
   void tell_decode_node(Entries::iterator at, const Error& reason);
-  // The sequence is over here: gives the lease back, now or when the transport is done with it.
+  // The sequence is over here: the engine's part too, and the lease is given back, now or when the
+  // transport is done with it.
   void end(Entries::iterator at, Outcome outcome, TimePoint now);
   void erase(Entries::iterator at);
   [[nodiscard]] wire::pb::Commit commit_of(const Entry& entry) const;

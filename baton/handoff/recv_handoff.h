@@ -35,6 +35,12 @@ class PayloadReceipt {
   PayloadReceipt(const kv::KvLayout& layout, std::vector<wire::pb::TileRange> granted);
 
   [[nodiscard]] std::uint64_t received_bytes() const { return received_bytes_; }
+  // Tiles that came whole, every layer and head of them with a good CRC, since the last call.
+  std::vector<wire::pb::TileRange> take_arrived() { return coverage_.take_complete(); }
+  // Tiles from the first one on that are there, when the first `cached` are.
+  [[nodiscard]] std::uint32_t prefix_tiles(std::uint32_t cached) const {
+    return coverage_.prefix_tiles(cached);
+  }
 
  private:
   friend Result<bool> recv_handoff_payload(PayloadReceipt& receipt, const BlocksReceived& frame);

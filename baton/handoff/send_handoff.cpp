@@ -1,5 +1,6 @@
 #include "baton/handoff/send_handoff.h"
 
+#include "baton/base/check.h"
 #include "baton/base/failpoints.h"
 #include "baton/handoff/options.h"
 #include "baton/handoff/tile_plan.h"
@@ -36,48 +37,154 @@ std::vector<std::byte> poisoned_copy(const kv::KvLayout& layout, const wire::Blo
 
 }  // namespace
 
-asio::awaitable<Result<PayloadSent>> send_handoff_payload(Transport& transport,
-                                                          const kv::KvLayout& layout,
-                                                          PayloadJob job,
-                                                          std::atomic<std::uint64_t>& bytes_sent) {
-  const std::vector<wire::BlocksHeader> frames =
-      plan_frames(layout, job.ranges, kMinFrameBytes, kMaxFrameBytes);
+// ---- what may leave ---------------------------------------------------------------------------
+
+PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
+                                 std::span<const wire::pb::TileRange> granted,
+                                 std::int32_t kv_tokens)
+    : tiles_per_block_(static_cast<std::uint32_t>(layout.tiles_per_block())) {
+  for (const wire::BlocksHeader& blocks :
+       plan_frames(layout, granted, kMinFrameBytes, kMaxFrameBytes)) {
+    const std::int64_t end = std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens;
+    frames_.push_back({blocks,
+                       static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens)),
+                       frame_bytes(layout, blocks),
+                       false,
+                       false,
+                       {}});
+  }
+  std::stable_sort(frames_.begin(), frames_.end(), [](const Planned& a, const Planned& b) {
+    return a.needed_tokens < b.needed_tokens;
+  });
+  const auto blocks = static_cast<std::size_t>(layout.blocks_for(kv_tokens));
+  uses_.assign(layout.groups.size(), std::vector<std::uint32_t>(blocks, 0));
+  acked_.assign(layout.groups.size(), std::vector<bool>(blocks * tiles_per_block_, false));
+  for (const Planned& frame : frames_) {
+    const auto [first, last] = blocks_of(frame.blocks);
+    for (std::uint32_t block = first; block <= last; ++block) {
+      ++uses_[frame.blocks.group][block];
+    }
+  }
+  for (std::uint32_t group = 0; group < uses_.size(); ++group) {
+    for (std::uint32_t block = 0; block < blocks; ++block) {
+      if (uses_[group][block] == 0) {
+        done_.push_back({group, block, 1});
+      }
+    }
+  }
+}
+
+// The first and the last block of ours that the frame reads.
+std::pair<std::uint32_t, std::uint32_t> PayloadShipment::blocks_of(
+    const wire::BlocksHeader& frame) const {
+  return {frame.first_tile / tiles_per_block_,
+          (frame.first_tile + frame.tiles - 1) / tiles_per_block_};
+}
+
+std::optional<PayloadShipment::Frame> PayloadShipment::take_next() {
+  const bool may_leave = frames_in_flight_ < kFramesInFlight || bytes_in_flight_ < kBytesInFlight;
+  if (next_ == frames_.size() || frames_[next_].needed_tokens > computed_tokens_ || !may_leave) {
+    return std::nullopt;
+  }
+  ++frames_in_flight_;
+  bytes_in_flight_ += frames_[next_].bytes;
+  const std::size_t number = next_++;
+  return Frame{frames_[number].blocks, number};
+}
+
+void PayloadShipment::on_sent(std::uint64_t number, const BulkSent* sent) {
+  BATON_CHECK(number < next_ && !frames_[number].sent && frames_in_flight_ > 0, "frame {}", number);
+  Planned& frame = frames_[number];
+  --frames_in_flight_;
+  bytes_in_flight_ -= frame.bytes;
+  if (sent != nullptr) {
+    frame.sent = true;
+    frame.header = sent->header;
+    ++frames_sent_;
+    if (frame.acked) {
+      settle(frame);
+    }
+  }
+}
+
+// An Ack may overtake the end of our own write: the block is done after both.
+Status PayloadShipment::on_ack(std::span<const wire::pb::TileRange> ranges) {
+  for (const wire::pb::TileRange& range : ranges) {
+    const std::size_t end = std::size_t{range.first_tile()} + range.tiles();
+    if (range.group() >= acked_.size() || end > acked_[range.group()].size()) {
+      return fail(ErrorCode::kProtocol, "an Ack names tiles that were not granted");
+    }
+    std::vector<bool>& acked = acked_[range.group()];
+    std::fill(acked.begin() + range.first_tile(), acked.begin() + static_cast<std::ptrdiff_t>(end),
+              true);
+    for (std::size_t i = first_unacked_; i < next_; ++i) {
+      Planned& frame = frames_[i];
+      const auto first = acked.begin() + frame.blocks.first_tile;
+      if (frame.acked || frame.blocks.group != range.group() ||
+          std::find(first, first + frame.blocks.tiles, false) != first + frame.blocks.tiles) {
+        continue;
+      }
+      frame.acked = true;
+      if (frame.sent) {
+        settle(frame);
+      }
+    }
+    while (first_unacked_ < next_ && frames_[first_unacked_].acked) {
+      ++first_unacked_;
+    }
+  }
+  return {};
+}
+
+void PayloadShipment::settle(const Planned& frame) {
+  const auto [first, last] = blocks_of(frame.blocks);
+  for (std::uint32_t block = first; block <= last; ++block) {
+    if (--uses_[frame.blocks.group][block] == 0) {
+      done_.push_back({frame.blocks.group, block, 1});
+    }
+  }
+}
+
+std::vector<message::BlockRange> PayloadShipment::take_done_blocks() {
+  return std::exchange(done_, {});
+}
+
+void PayloadShipment::fill(wire::pb::Commit& commit) const {
   wire::HandoffDigest digest;
-  PayloadSent sent;
-  for (const wire::BlocksHeader& frame : frames) {
-    if (*job.cancelled) {
-      co_return fail(ErrorCode::kCancelled, "the handoff was ended while it was sent");
-    }
-    Spans spans = const_spans(collect_spans(layout, job.tables[frame.group], frame));
-    std::vector<std::byte> poisoned;
-    if (BATON_FAILPOINT("handoff.poison")) {
-      poisoned = poisoned_copy(layout, frame, spans);
-      spans.assign(1, poisoned);
-    }
-    auto written =
-        co_await transport.send_blocks(job.to, job.key, frame, sent.frames, std::move(spans));
-    if (!written) {
-      co_return fail(std::move(written).error());
-    }
-    digest.add(written->header);
-    ++sent.frames;
-    sent.payload_bytes += written->payload_bytes;
-    bytes_sent.fetch_add(written->payload_bytes, std::memory_order_relaxed);
+  std::uint64_t bytes = 0;
+  for (const Planned& frame : frames_) {
+    digest.add(frame.header);
+    bytes += frame.bytes;
   }
-  if (*job.cancelled) {
-    co_return fail(ErrorCode::kCancelled, "the handoff was ended while it was sent");
+  commit.set_frames(frames_.size());
+  commit.set_payload_bytes(bytes);
+  commit.set_digest(digest.value());
+}
+
+// ---- moving it --------------------------------------------------------------------------------
+
+asio::awaitable<Result<BulkSent>> send_handoff_payload(Transport& transport,
+                                                       const kv::KvLayout& layout, FrameJob job,
+                                                       std::atomic<std::uint64_t>& bytes_sent) {
+  std::vector<std::byte> poisoned;
+  if (BATON_FAILPOINT("handoff.poison")) {
+    poisoned = poisoned_copy(layout, job.blocks, job.tiles);
+    job.tiles.assign(1, poisoned);
   }
-  job.commit.set_frames(sent.frames);
-  job.commit.set_payload_bytes(sent.payload_bytes);
-  job.commit.set_digest(digest.value());
-  if (BATON_FAILPOINT("handoff.drop_commit")) {
-    co_return sent;
-  }
-  Status committed = co_await transport.send_commit(job.to, job.key, std::move(job.commit));
-  if (!committed) {
-    co_return fail(std::move(committed).error());
+  auto sent = co_await transport.send_blocks(std::move(job.to), job.key, job.blocks, job.number,
+                                             std::move(job.tiles));
+  if (sent) {
+    bytes_sent.fetch_add(sent->payload_bytes, std::memory_order_relaxed);
   }
   co_return sent;
+}
+
+asio::awaitable<Status> send_handoff_payload(Transport& transport, NodeId to, SequenceKey key,
+                                             wire::pb::Commit commit) {
+  if (BATON_FAILPOINT("handoff.drop_commit")) {
+    co_return Status{};
+  }
+  co_return co_await transport.send_commit(std::move(to), key, std::move(commit));
 }
 
 }  // namespace baton::handoff

@@ -1,6 +1,7 @@
-// The sender's half of a handoff's payload: granted tiles as Blocks frames straight from leased
-// blocks, then the Commit that lets the receiver verify them. Control thread (the transport's own
-// threads move the bytes).
+// The sender's half of a handoff's payload. PayloadShipment says what may leave: granted tiles as
+// Blocks frames, each as soon as its rows are computed, and the Commit once all are out; and which
+// of our blocks nobody needs any more. Pure. send_handoff_payload moves the bytes. Control thread
+// (the transport's own threads read the blocks).
 #pragma once
 
 #include "baton/base/ids.h"
@@ -12,31 +13,82 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace baton::handoff {
 
-// A whole payload to ship: every granted tile, then the Commit.
-struct PayloadJob {
-  NodeId to;
-  SequenceKey key;
-  std::vector<std::vector<message::LeasedBlock>> tables;  // [group][position]; leased until the end
-  std::vector<wire::pb::TileRange> ranges;                // checked (tile_plan.h)
-  wire::pb::Commit commit;                                // frames, bytes and digest still unset
-  std::shared_ptr<const bool> cancelled;  // looked at between frames; control thread
-};
-struct PayloadSent {
-  std::uint64_t frames = 0;
-  std::uint64_t payload_bytes = 0;
+class PayloadShipment {
+ public:
+  struct Frame {
+    wire::BlocksHeader blocks;
+    std::uint64_t number = 0;  // from 0, in the order in which they become complete
+  };
+
+  // granted: checked against kv_tokens (tile_plan.h), which is also what was leased.
+  PayloadShipment(const kv::KvLayout& layout, std::span<const wire::pb::TileRange> granted,
+                  std::int32_t kv_tokens);
+
+  // Rows [0, tokens) are complete now.
+  void set_computed(std::int32_t tokens) { computed_tokens_ = tokens; }
+  // The next frame that may leave: all its rows are complete, and not too much is under way. It is
+  // under way until on_sent.
+  std::optional<Frame> take_next();
+  // The frame was handed to the kernel, or (null) never will be.
+  void on_sent(std::uint64_t number, const BulkSent* sent);
+  // The receiver has these tiles. Errors: kProtocol (not granted).
+  Status on_ack(std::span<const wire::pb::TileRange> ranges);
+  // Leased blocks that need not be kept any more, each once: not granted at all, or sent and acked.
+  std::vector<message::BlockRange> take_done_blocks();
+
+  [[nodiscard]] bool in_flight() const { return frames_in_flight_ > 0; }
+  [[nodiscard]] bool all_sent() const { return frames_sent_ == frames_.size(); }
+  // Frames, bytes and digest of what was sent.
+  void fill(wire::pb::Commit& commit) const;
+
+ private:
+  struct Planned {
+    wire::BlocksHeader blocks;
+    std::int32_t needed_tokens = 0;  // rows that must be complete
+    std::uint64_t bytes = 0;
+    bool sent = false;
+    bool acked = false;
+    wire::EncodedHeader header{};  // as it went out
+  };
+  [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> blocks_of(
+      const wire::BlocksHeader& frame) const;
+  void settle(const Planned& frame);
+
+  std::uint32_t tiles_per_block_;
+  std::vector<Planned> frames_;
+  std::vector<std::vector<std::uint32_t>> uses_;  // [group][block]: frames not sent and acked
+  std::vector<std::vector<bool>> acked_;          // [group][tile]
+  std::vector<message::BlockRange> done_;
+  std::int32_t computed_tokens_ = 0;
+  std::size_t next_ = 0;
+  std::size_t first_unacked_ = 0;
+  std::size_t frames_sent_ = 0;
+  std::size_t frames_in_flight_ = 0;
+  std::uint64_t bytes_in_flight_ = 0;
 };
 
-// Completes when everything was handed to the kernel; the blocks may be given back only then, and
-// for good only after the Ack. bytes_sent grows frame by frame.
-// Errors: kCancelled, kPeerLost, kDeadlineExceeded.
-asio::awaitable<Result<PayloadSent>> send_handoff_payload(Transport& transport,
-                                                          const kv::KvLayout& layout,
-                                                          PayloadJob job,
-                                                          std::atomic<std::uint64_t>& bytes_sent);
+// One Blocks frame to ship. The blocks that it reads stay leased until it is answered.
+struct FrameJob {
+  NodeId to;
+  SequenceKey key;
+  wire::BlocksHeader blocks;
+  std::uint64_t number = 0;
+  std::vector<std::span<const std::byte>> tiles;  // collect_spans of the frame
+};
+
+// Completes when everything was handed to the kernel. bytes_sent grows by the tiles' bytes.
+// Errors: kPeerLost, kDeadlineExceeded, kOverloaded.
+asio::awaitable<Result<BulkSent>> send_handoff_payload(Transport& transport,
+                                                       const kv::KvLayout& layout, FrameJob job,
+                                                       std::atomic<std::uint64_t>& bytes_sent);
+// Then the Commit of all frames.
+asio::awaitable<Status> send_handoff_payload(Transport& transport, NodeId to, SequenceKey key,
+                                             wire::pb::Commit commit);
 
 }  // namespace baton::handoff

@@ -1,10 +1,38 @@
 // Counters of handoffs, for /metrics. Written by the control thread, read by any. Never fall.
 #pragma once
 
+#include "baton/base/clock.h"
+
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace baton::handoff {
+
+// How often something took how long. Thread: one writes, any reads.
+struct DurationHistogram {
+  // Upper bounds in seconds; from a small prompt on loopback to the longest deadline of a prefill.
+  static constexpr std::array<double, 16> kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                                     0.1,   0.25,   0.5,   1.0,  2.5,   5.0,
+                                                     10.0,  30.0,   60.0,  600.0};
+
+  void observe(Duration duration) {
+    const double seconds = std::chrono::duration<double>(duration).count();
+    std::size_t bucket = 0;
+    while (bucket < kBounds.size() && seconds > kBounds[bucket]) {
+      ++bucket;
+    }
+    ++counts[bucket];
+    sum_us += static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+  }
+
+  // [bucket], not cumulative; the last one is above all bounds.
+  std::array<std::atomic<std::uint64_t>, kBounds.size() + 1> counts{};
+  std::atomic<std::uint64_t> sum_us{0};
+};
 
 struct HandoffStats {
   // By outcome, per side that took part: a handoff between two nodes counts once on each.
@@ -17,6 +45,13 @@ struct HandoffStats {
 
   std::atomic<std::uint64_t> protocol_errors{0};  // frames or messages that broke the protocol
   std::atomic<std::uint64_t> stale_messages{0};   // for dead or unknown sequences, dropped
+
+  // Of handoffs that went well. Sender: from the Grant to the Ack of all. Receiver: from its Grant
+  // to the Adopt. With the prefill in it, which runs meanwhile.
+  DurationHistogram whole;
+  // Sender only: from the end of the prefill to the Ack of all, so what the transfer costs the
+  // client (and an Ack's way back).
+  DurationHistogram exposed;
 
   // Gauges: sequences in a handoff's states now, on either side; sequences held in all.
   std::atomic<std::int64_t> active{0};

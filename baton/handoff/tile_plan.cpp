@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace baton::handoff {
 namespace {
@@ -86,6 +87,21 @@ std::vector<TileRange> tiles_needed(const kv::KvLayout& layout, std::int32_t tok
     range.set_first_tile(first);
     range.set_tiles(last - first);
     ranges.push_back(range);
+  }
+  return ranges;
+}
+
+std::vector<TileRange> tiles_lacking(const kv::KvLayout& layout, std::int32_t tokens,
+                                     std::int32_t cached_tokens) {
+  const auto cached = static_cast<std::uint32_t>(cached_tokens / kv::kTileTokens);
+  std::vector<TileRange> ranges;
+  for (TileRange& range : tiles_needed(layout, tokens)) {
+    const std::uint32_t end = range.first_tile() + range.tiles();
+    range.set_first_tile(std::max(range.first_tile(), std::min(cached, end)));
+    range.set_tiles(end - range.first_tile());
+    if (range.tiles() > 0) {
+      ranges.push_back(range);
+    }
   }
   return ranges;
 }
@@ -233,7 +249,7 @@ bool tables_cover(const kv::KvLayout& layout,
 TileCoverage::TileCoverage(const kv::KvLayout& layout, std::span<const TileRange> ranges) {
   for (std::size_t index = 0; index < layout.groups.size(); ++index) {
     const GroupShape full = shape(layout.groups[index]);
-    Group group{full.layers, full.heads, 0, 0, {}};
+    Group group{full.layers, full.heads, 0, 0, {}, {}, {}};
     std::uint32_t first = ~0U;
     std::uint32_t last = 0;
     for (const TileRange& range : ranges) {
@@ -246,6 +262,7 @@ TileCoverage::TileCoverage(const kv::KvLayout& layout, std::span<const TileRange
       group.first_tile = first;
       group.tiles = last - first;
       group.open.assign(std::size_t{full.layers} * full.heads * group.tiles, false);
+      group.left.assign(group.tiles, 0);
     }
     groups_.push_back(std::move(group));
   }
@@ -259,6 +276,8 @@ TileCoverage::TileCoverage(const kv::KvLayout& layout, std::span<const TileRange
       }
     }
     missing_ += std::uint64_t{group.layers} * group.heads * range.tiles();
+    const auto left = group.left.begin() + (range.first_tile() - group.first_tile);
+    std::fill(left, left + range.tiles(), group.layers * group.heads);
   }
 }
 
@@ -285,7 +304,42 @@ Status TileCoverage::mark(const BlocksHeader& frame) {
     }
   }
   missing_ -= std::uint64_t{frame.layers} * frame.heads * frame.tiles;
+  for (std::uint32_t tile = frame.first_tile; tile < frame.first_tile + frame.tiles; ++tile) {
+    if ((group.left[tile - group.first_tile] -= frame.layers * frame.heads) == 0) {
+      group.new_complete.push_back(tile);
+    }
+  }
   return {};
+}
+
+std::vector<TileRange> TileCoverage::take_complete() {
+  std::vector<TileRange> ranges;
+  for (std::size_t index = 0; index < groups_.size(); ++index) {
+    std::vector<std::uint32_t> tiles = std::exchange(groups_[index].new_complete, {});
+    std::sort(tiles.begin(), tiles.end());
+    for (std::size_t i = 0; i < tiles.size(); ++i) {
+      if (i == 0 || tiles[i] != tiles[i - 1] + 1) {
+        TileRange& range = ranges.emplace_back();
+        range.set_group(static_cast<std::uint32_t>(index));
+        range.set_first_tile(tiles[i]);
+      }
+      ranges.back().set_tiles(tiles[i] - ranges.back().first_tile() + 1);
+    }
+  }
+  return ranges;
+}
+
+std::uint32_t TileCoverage::prefix_tiles(std::uint32_t cached) const {
+  std::uint32_t fewest = ~0U;
+  for (const Group& group : groups_) {
+    std::uint32_t tiles = cached;
+    while (tiles >= group.first_tile && tiles - group.first_tile < group.tiles &&
+           group.left[tiles - group.first_tile] == 0) {
+      ++tiles;
+    }
+    fewest = std::min(fewest, tiles);
+  }
+  return fewest;
 }
 
 }  // namespace baton::handoff

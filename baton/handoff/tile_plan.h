@@ -18,6 +18,10 @@ namespace baton::handoff {
 // The tiles that a sequence of `tokens` needs in each group: all of a full group, those that cover
 // the last window of a window group. One range per group that needs any.
 std::vector<wire::pb::TileRange> tiles_needed(const kv::KvLayout& layout, std::int32_t tokens);
+// Of those, what a node lacks that has the first cached_tokens (whole tiles): at most one range per
+// group.
+std::vector<wire::pb::TileRange> tiles_lacking(const kv::KvLayout& layout, std::int32_t tokens,
+                                               std::int32_t cached_tokens);
 
 // A peer's ranges lie within what `tokens` has in each group, ascending and without overlap.
 // Errors: kProtocol.
@@ -57,6 +61,11 @@ class TileCoverage {
   // or a tile that was marked before).
   Status mark(const wire::BlocksHeader& frame);
   [[nodiscard]] bool complete() const { return missing_ == 0; }
+  // Tiles of which the last (layer, head) came since the last call; ascending ranges.
+  std::vector<wire::pb::TileRange> take_complete();
+  // How many tiles from the sequence's first one on are there in every group, when the first
+  // `cached` are.
+  [[nodiscard]] std::uint32_t prefix_tiles(std::uint32_t cached) const;
 
  private:
   struct Group {
@@ -64,7 +73,9 @@ class TileCoverage {
     std::uint32_t heads = 0;
     std::uint32_t first_tile = 0;
     std::uint32_t tiles = 0;
-    std::vector<bool> open;  // [layer][head][tile]: granted and not yet come
+    std::vector<bool> open;                   // [layer][head][tile]: granted and not yet come
+    std::vector<std::uint32_t> left;          // [tile]: how many (layer, head)s of it are open
+    std::vector<std::uint32_t> new_complete;  // tiles, for take_complete
   };
   [[nodiscard]] static std::size_t at(const Group& group, std::uint32_t layer, std::uint32_t head,
                                       std::uint32_t tile) {

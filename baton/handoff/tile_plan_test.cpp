@@ -177,6 +177,46 @@ TEST(tile_coverage, takes_each_granted_tile_once) {
   EXPECT_TRUE(coverage.complete());
 }
 
+TEST(tile_coverage, says_which_tiles_came_whole_and_how_far_the_prefix_reaches) {
+  const kv::KvLayout own = layout(32);
+  wire::pb::TileRange range;
+  range.set_first_tile(2);
+  range.set_tiles(4);
+  TileCoverage coverage(own, std::vector{range});
+  EXPECT_TRUE(coverage.mark({0, 0, 2, 0, 2, 2, 2, 32}));  // layers 0, 1 of tiles 2, 3
+  EXPECT_TRUE(coverage.take_complete().empty());
+  EXPECT_EQ(coverage.prefix_tiles(2), 2U);
+  EXPECT_TRUE(coverage.mark({0, 0, 3, 0, 2, 5, 1, 32}));
+  EXPECT_TRUE(coverage.mark({0, 2, 1, 0, 2, 2, 2, 32}));
+  const auto complete = coverage.take_complete();
+  ASSERT_EQ(complete.size(), 2U);
+  EXPECT_EQ(complete[0].first_tile(), 2U);
+  EXPECT_EQ(complete[0].tiles(), 2U);
+  EXPECT_EQ(complete[1].first_tile(), 5U);
+  EXPECT_EQ(complete[1].tiles(), 1U);
+  EXPECT_TRUE(coverage.take_complete().empty());  // each once
+  EXPECT_EQ(coverage.prefix_tiles(2), 4U);        // tile 4 is open
+  EXPECT_EQ(coverage.prefix_tiles(1), 1U);        // tile 1 is nowhere
+  EXPECT_TRUE(coverage.mark({0, 0, 3, 0, 2, 4, 1, 32}));
+  EXPECT_EQ(coverage.prefix_tiles(2), 6U);
+}
+
+TEST(tile_plan, what_is_cached_is_not_lacking) {
+  kv::KvLayout mixed = layout(32);
+  mixed.groups.push_back(mixed.groups[0]);
+  mixed.groups[1].kind = kv::GroupKind::kWindow;
+  mixed.groups[1].window_tokens = 64;
+  for (const std::uint32_t cached : {0U, 3U, 5U}) {
+    const auto ranges = tiles_lacking(mixed, 200, static_cast<std::int32_t>(cached * 32));
+    ASSERT_EQ(ranges.size(), 2U);
+    EXPECT_EQ(ranges[0].first_tile(), cached);
+    EXPECT_EQ(ranges[0].first_tile() + ranges[0].tiles(), 7U);
+    EXPECT_EQ(ranges[1].first_tile(), std::max(4U, cached));
+    EXPECT_EQ(ranges[1].first_tile() + ranges[1].tiles(), 7U);
+  }
+  EXPECT_TRUE(tiles_lacking(layout(32), 64, 64).empty());
+}
+
 TEST(tile_plan, a_window_group_needs_only_its_last_tiles) {
   kv::KvLayout mixed = layout(32);
   mixed.groups.push_back(mixed.groups[0]);

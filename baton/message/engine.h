@@ -6,8 +6,10 @@
 #include "baton/kv/layout.h"
 #include "baton/message/request.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <variant>
 #include <vector>
@@ -20,6 +22,25 @@ struct LeaseId {
   auto operator<=>(const LeaseId&) const = default;
 };
 
+// Whether blocks of a prefill that goes on may still be taken back: the engine may, for others that
+// need the room, until the borrower claims them; the borrower may read only what it claimed. One of
+// the two wins, for good. Thread: any.
+class LeaseClaim {
+ public:
+  // The borrower's. False: they were taken back, and come again with another lease.
+  [[nodiscard]] bool claim() { return settle(State::kClaimed); }
+  // The engine's. False: claimed, so they stay until the lease is released.
+  [[nodiscard]] bool revoke() { return settle(State::kRevoked); }
+
+ private:
+  enum class State : std::uint8_t { kOpen, kClaimed, kRevoked };
+  bool settle(State wanted) {
+    State now = State::kOpen;
+    return state_.compare_exchange_strong(now, wanted) || now == wanted;
+  }
+  std::atomic<State> state_{State::kOpen};
+};
+
 struct LeasedBlock {
   kv::BlockId id;  // kNoBlock, without bytes: a block of a window group that nobody will see
   std::span<std::byte>
@@ -30,6 +51,14 @@ struct LeasedBlock {
 struct LeasedBlocks {
   LeaseId lease;
   std::vector<std::vector<LeasedBlock>> tables;
+  std::shared_ptr<LeaseClaim> claim;  // null: claimed from the start
+};
+
+// Blocks [first, first + count) of a lease's tables[group].
+struct BlockRange {
+  std::uint32_t group = 0;
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
 };
 
 // ---- commands: any thread -> engine ----------------------------------------------------------
@@ -37,7 +66,8 @@ struct LeasedBlocks {
 struct RunLocally {
   Submit submit;
 };
-// Prefill, sample one token, no decode step; answered by PrefillDone, Refused or Finished.
+// Prefill, sample one token, no decode step; answered by PrefillProgress ... PrefillDone, Refused
+// or Finished.
 struct PrefillForHandoff {
   Submit submit;
 };
@@ -53,16 +83,28 @@ struct Adopt {
   std::vector<Token> first;
   std::uint64_t kv_bytes = 0;
 };
+// Rows [0, tokens) of a reserved sequence are in its blocks and verified, the rest may follow:
+// their whole tiles may be shared from now on, and outlive the handoff if it fails. Unknown keys
+// are dropped.
+struct KvArrived {
+  SequenceKey key;
+  std::int32_t tokens = 0;
+};
 // Ends a lease: the sender has its Ack, or a handoff failed. A reserved sequence whose lease is
 // released is forgotten without an event. Idempotent; unknown leases are ignored.
 struct Release {
   LeaseId lease;
 };
+// Some blocks of a lease are needed no more. Idempotent; unknown leases and blocks are ignored.
+struct ReleaseBlocks {
+  LeaseId lease;
+  std::vector<BlockRange> blocks;
+};
 // Stop taking new work; run what is there. Answered by Drained.
 struct Drain {};
 
-using EngineCommand =
-    std::variant<RunLocally, PrefillForHandoff, Reserve, Adopt, Release, Abort, Drain>;
+using EngineCommand = std::variant<RunLocally, PrefillForHandoff, Reserve, Adopt, KvArrived,
+                                   Release, ReleaseBlocks, Abort, Drain>;
 
 // ---- events: engine -> control thread ---------------------------------------------------------
 // All tokens of one step. Also carries the first tokens of a prefill node.
@@ -70,21 +112,33 @@ struct StepTokens {
   std::uint64_t step = 0;  // the engine's step count
   std::vector<Token> tokens;
 };
-// Prompt computed and index emitted.size() sampled. When first.finish != kNone, or every first
-// token ended, there is no handoff: blocks.tables is empty and the lease is already over.
+// A prefill for handoff has its blocks (what was cached is complete already), and again after each
+// chunk but the last: the first computed_tokens rows of them are complete, the others are being
+// written. They stay until the lease is released, once claimed.
+struct PrefillProgress {
+  SequenceKey key;
+  std::int32_t computed_tokens = 0;  // < prompt + emitted
+  // For prompt + emitted; without tables: those of the last one that had some. The same lease with
+  // tables again has grown.
+  LeasedBlocks blocks;
+};
+// Prompt computed and index emitted.size() sampled: all rows are in the blocks of the lease, which
+// is now all that holds them. When first.finish != kNone the sequence is over, and its lease too
+// unless it was claimed.
 struct PrefillDone {
   SequenceKey key;
   std::vector<Token> first;    // one per choice
-  std::int32_t kv_tokens = 0;  // tokens whose KV is in `blocks`: prompt + emitted
-  LeasedBlocks blocks;
+  std::int32_t kv_tokens = 0;  // prompt + emitted
 };
 struct Reserved {
   SequenceKey key;
-  std::int32_t kv_tokens = 0;  // tokens whose KV must arrive
-  LeasedBlocks blocks;
+  std::int32_t kv_tokens = 0;      // prompt + emitted: rows that must be there
+  std::int32_t cached_tokens = 0;  // of them, here already: whole tiles, from the first on
+  LeasedBlocks blocks;             // only tiles past the cached ones may be written
 };
 struct Drained {};
 
-using EngineEvent = std::variant<StepTokens, PrefillDone, Reserved, Refused, Finished, Drained>;
+using EngineEvent =
+    std::variant<StepTokens, PrefillProgress, PrefillDone, Reserved, Refused, Finished, Drained>;
 
 }  // namespace baton::message

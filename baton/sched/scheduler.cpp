@@ -169,17 +169,17 @@ bool Scheduler::reservations_allow(const Demand& demand) const {
   return true;
 }
 
-void Scheduler::add_reserved_blocks(const Demand& demand) {
+void Scheduler::add_reserved_blocks(const Entry& entry) {
   ++reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] += blocks_at_admission(group, demand, 0).count();
+    reserved_blocks_[group] += entry.reserved_blocks[group];
   }
 }
 
-void Scheduler::drop_reserved_blocks(const Demand& demand) {
+void Scheduler::drop_reserved_blocks(const Entry& entry) {
   --reserved_;
   for (std::size_t group = 0; group < reserved_blocks_.size(); ++group) {
-    reserved_blocks_[group] -= blocks_at_admission(group, demand, 0).count();
+    reserved_blocks_[group] -= entry.reserved_blocks[group];
   }
 }
 
@@ -202,7 +202,8 @@ std::optional<SequenceKey> Scheduler::next_waiting() const {
   return std::nullopt;
 }
 
-void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens) {
+void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens,
+                      std::vector<std::uint32_t> new_blocks) {
   Entry& entry = entries_.at(key);
   BATON_CHECK(entry.state == State::kWaiting && cached_tokens < entry.demand.prefill_tokens,
               "{} admitted with {} of {} tokens", to_string(key), cached_tokens,
@@ -210,7 +211,10 @@ void Scheduler::admit(const SequenceKey& key, std::int32_t cached_tokens) {
   waiting_.erase(entry.place);
   if (entry.demand.kind == Kind::kReserve) {
     entry.state = State::kReserved;
-    add_reserved_blocks(entry.demand);
+    entry.reserved_blocks = std::move(new_blocks);
+    BATON_CHECK(entry.reserved_blocks.size() == reserved_blocks_.size(), "{} of {} groups",
+                entry.reserved_blocks.size(), reserved_blocks_.size());
+    add_reserved_blocks(entry);
   } else {
     entry.state = State::kPrefilling;
     entry.computed_tokens = cached_tokens;
@@ -230,13 +234,20 @@ std::vector<SequenceKey> Scheduler::running() const {
 }
 
 std::optional<SequenceKey> Scheduler::last_running() const {
-  if (prefilling_.empty() && decoding_.empty()) {
-    return std::nullopt;
+  const auto last =
+      std::find_if(prefilling_.rbegin(), prefilling_.rend(),
+                   [this](const auto& each) { return !entries_.at(each.second).pinned; });
+  if (last == prefilling_.rend()) {
+    return decoding_.empty() ? std::nullopt : std::optional(decoding_.rbegin()->second);
   }
-  const bool prefilling_is_last =
-      decoding_.empty() ||
-      (!prefilling_.empty() && prefilling_.rbegin()->first > decoding_.rbegin()->first);
-  return (prefilling_is_last ? prefilling_ : decoding_).rbegin()->second;
+  const bool prefilling_is_last = decoding_.empty() || last->first > decoding_.rbegin()->first;
+  return prefilling_is_last ? last->second : decoding_.rbegin()->second;
+}
+
+void Scheduler::pin(const SequenceKey& key) {
+  Entry& entry = entries_.at(key);
+  BATON_CHECK(entry.state == State::kPrefilling, "{} is not prefilling", to_string(key));
+  entry.pinned = true;
 }
 
 void Scheduler::preempt(const SequenceKey& key) {
@@ -348,7 +359,7 @@ void Scheduler::step_done(const Batch& batch, Duration elapsed) {
 void Scheduler::adopt(const SequenceKey& key) {
   Entry& entry = entries_.at(key);
   BATON_CHECK(entry.state == State::kReserved, "{} is not reserved", to_string(key));
-  drop_reserved_blocks(entry.demand);
+  drop_reserved_blocks(entry);
   entry.computed_tokens = entry.demand.prefill_tokens;
   entry.state = State::kDecoding;
   decoding_.emplace(entry.place, key);
@@ -369,7 +380,7 @@ void Scheduler::finish(const SequenceKey& key) {
       --handing_off_;
       break;
     case State::kReserved:
-      drop_reserved_blocks(entry.demand);
+      drop_reserved_blocks(entry);
       break;
     case State::kDecoding:
       decoding_.erase(entry.place);

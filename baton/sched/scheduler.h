@@ -119,13 +119,18 @@ class Scheduler {
   [[nodiscard]] bool can_admit(std::span<const std::uint32_t> free_blocks,
                                std::span<const std::uint32_t> new_blocks) const;
   // waiting -> prefilling (from row cached_tokens < prefill_tokens) or reserved. The caller has
-  // taken blocks_at_admission of each group.
-  void admit(const SequenceKey& key, std::int32_t cached_tokens);
+  // taken new_blocks ([group], of blocks_at_admission; needed for a reservation), and shares the
+  // others.
+  void admit(const SequenceKey& key, std::int32_t cached_tokens,
+             std::vector<std::uint32_t> new_blocks = {});
 
   // The decoding ones, first in order first, then the prefilling ones.
   [[nodiscard]] std::vector<SequenceKey> running() const;
-  // The last in order of those that run: who gives blocks back when there are none.
+  // The last in order of those that run and are not pinned: who gives blocks back when there are
+  // none.
   [[nodiscard]] std::optional<SequenceKey> last_running() const;
+  // A prefilling one whose blocks another node reads: it cannot give them back any more.
+  void pin(const SequenceKey& key);
   // prefilling or decoding -> waiting, in its old place; it never expires. The caller has given its
   // blocks back.
   void preempt(const SequenceKey& key);
@@ -169,10 +174,12 @@ class Scheduler {
   struct Entry {
     Demand demand;
     State state = State::kWaiting;
-    std::int32_t computed_tokens = 0;  // rows in the KV cache
+    std::int32_t computed_tokens = 0;            // rows in the KV cache
+    std::vector<std::uint32_t> reserved_blocks;  // [group] taken for a reservation
     Place place;
     TimePoint arrived;
     bool preempted = false;
+    bool pinned = false;
   };
 
   [[nodiscard]] BlockRange blocks_of(std::size_t group, std::int64_t first_query,
@@ -180,8 +187,8 @@ class Scheduler {
   [[nodiscard]] static std::int32_t held_tokens(const Entry& entry);
   [[nodiscard]] std::uint32_t headroom(std::size_t group) const;
   [[nodiscard]] bool reservations_allow(const Demand& demand) const;
-  void add_reserved_blocks(const Demand& demand);
-  void drop_reserved_blocks(const Demand& demand);
+  void add_reserved_blocks(const Entry& entry);
+  void drop_reserved_blocks(const Entry& entry);
   void plan_prefill(Batch& batch) const;
 
   SchedulerConfig config_;

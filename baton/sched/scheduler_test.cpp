@@ -52,7 +52,7 @@ class Bench {
         break;
       }
       take(*next, blocks[0]);
-      scheduler.admit(*next, 0);
+      scheduler.admit(*next, 0, blocks);
       names.push_back(next->request.low);
     }
     return names;

@@ -95,18 +95,27 @@ class ParityTest(E2eCase):
         self.assertEqual(alternatives(split), alternatives(alone))
         self.assertEqual(len(alternatives(split)[0]), 6)
 
-    def test_end_on_index_0(self):
-        """The end token is made by the prefill node: no handoff, and no step on the decode node."""
+    def end_on_index_0(self, prompt):
+        """How many bytes went over although the prefill node made the end token."""
         decode = pair().decode[0]
         before = scrape(decode)
-        body = completion(token_prompt(70), max_tokens=16, logit_bias={str(EOS): 100}, **GREEDY)
+        body = completion(prompt, max_tokens=16, logit_bias={str(EOS): 100}, **GREEDY)
         answer = ask(pair(), body, stream=True)
         self.assert_same(answer, body)
         self.assertEqual((answer.text, answer.finish, answer.tokens), ("", "stop", [EOS]))
-        after = scrape(decode)
-        for name in ("baton_tokens_generated_total", "baton_handoff_bytes_total"):
-            self.assertEqual(after.sum(name), before.sum(name), name)
         self.wait_idle(pair())
+        after = scrape(decode)
+        for name in ("baton_tokens_generated_total", "baton_steps_total"):
+            self.assertEqual(after.sum(name), before.sum(name), name)
+        return after.sum("baton_handoff_bytes_total") - before.sum("baton_handoff_bytes_total")
+
+    def test_end_on_index_0(self):
+        """The end token is made by the prefill node: no handoff, and no step on the decode node."""
+        self.assertEqual(self.end_on_index_0(token_prompt(45, seed=4501)), 0)
+
+    def test_end_on_index_0_of_a_long_prompt(self):
+        """Its first blocks left before anybody knew that it ends; the rest did not."""
+        self.assertLess(self.end_on_index_0(token_prompt(900, seed=4502)), expected_kv_bytes(900))
 
     def test_max_tokens_1(self):
         body = completion(token_prompt(45), max_tokens=1, ignore_eos=True, **GREEDY)
@@ -167,7 +176,8 @@ class CountersTest(E2eCase):
         owner = ("baton_requests_total", "baton_queue_depth")
         engine = ("baton_tokens_generated_total", "baton_prompt_tokens_computed_total",
                   "baton_prompt_tokens_cached_total", "baton_pool_blocks", "baton_queue_depth")
-        handoff = ("baton_handoff_bytes_total", "baton_handoffs_total")
+        handoff = ("baton_handoff_bytes_total", "baton_handoffs_total",
+                   "baton_handoff_seconds_count", "baton_handoff_exposed_seconds_sum")
         for nodes, names in ((single().nodes, owner + engine), ([pair().router], owner),
                              (pair().engines, engine + handoff)):
             for node in nodes:

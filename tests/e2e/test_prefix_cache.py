@@ -1,7 +1,7 @@
 """B27: what is cached is not computed again, and nobody can tell by the answer."""
 from harness.case import (GREEDY, SEEDED, E2eCase, ask, ask_all, completion, make_single, pair,
                           reference, token_prompt)
-from harness.metrics import scrape
+from harness.metrics import expected_kv_bytes, scrape
 
 BLOCK = 64  # of the pair's prefill node
 TILE = 32
@@ -37,6 +37,18 @@ class PrefixCacheTest(E2eCase):
         self.assertEqual(after - before, 4 * sum(whole_tiles(length - 1) for length in LENGTHS))
         own = self.start_own(make_single("caching", "--block-tokens", BLOCK))
         self.same_prompts_again_and_again(own, 2710)
+
+    def test_the_decode_node_gets_only_what_it_lacks(self):
+        """Whole tiles of a prompt that it has are not sent again, whoever computed them."""
+        first, longer = token_prompt(200, 2730), token_prompt(330, 2730)
+        self.assertEqual(longer[:200], first)
+        for prompt, known in ((first, 0), (first, 192), (longer, 192), (longer, 320)):
+            body = completion(prompt, max_tokens=8, ignore_eos=True, **SEEDED)
+            answer = ask(pair(), body)
+            self.assertEqual(answer.lines, reference(body).lines)
+            self.assertEqual(answer.served["path"], "split")
+            self.assertEqual(answer.served["kv_bytes"], expected_kv_bytes(len(prompt) - known))
+        self.wait_idle(pair())
 
     def test_a_salt_separates(self):
         prompt = token_prompt(200, 2720)

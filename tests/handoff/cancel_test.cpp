@@ -47,11 +47,13 @@ struct Trio {
 TEST(cancel, at_every_moment_frees_both_sides_at_once) {
   message::Submit submit = make_submit(1, 150, 40);
   submit.ignore_eos = true;
-  for (int turns = 0; turns < 120; ++turns) {
+  NodeSetup chunked = setup();
+  chunked.backend.max_step_tokens = 64;
+  for (int turns = 0; turns < 240; ++turns) {
     SCOPED_TRACE(turns);
-    Trio trio;
+    Trio trio(turns % 2 == 0 ? setup() : chunked);
     const SequenceKey key = trio.cluster.start(*trio.router, submit, "p", "d");
-    int left = turns;
+    int left = turns / 2;
     trio.cluster.run_until([&] { return left-- == 0; }, seconds(5));
     trio.router->owner().abort(key, kGone);
     EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_idle(); }, milliseconds(100)))

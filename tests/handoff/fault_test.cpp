@@ -1,5 +1,6 @@
-// A fault at every frame of a handoff: the client gets the whole right answer or one error, nothing
-// hangs, every block comes back, and the next request is served by the same loops.
+// A fault at every frame of a handoff, sent whole and streamed chunk by chunk: the client gets the
+// whole right answer or one error, nothing hangs, every block comes back, and the next request is
+// served by the same loops.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,9 +17,10 @@ using wire::FrameType;
 constexpr std::int32_t kPromptTokens = 150;
 constexpr std::int32_t kMaxTokens = 6;
 
-NodeSetup setup(std::int32_t block_tokens) {
+NodeSetup setup(std::int32_t block_tokens, std::int32_t max_step_tokens = 512) {
   NodeSetup result;
   result.backend.block_tokens = block_tokens;
+  result.backend.max_step_tokens = max_step_tokens;
   // Tiles of 64 KiB a token tile: several Blocks frames for one prompt.
   result.backend.groups[0] = {4, 4, 64, static_cast<std::uint32_t>(1024 / block_tokens)};
   return result;
@@ -33,8 +35,11 @@ message::Submit request(std::uint64_t seed) {
 struct Trio {
   Cluster cluster;
   Node* router = nullptr;
-  explicit Trio(std::int32_t d_block = 64) {
-    cluster.add_engine("p", NodeRole::kPrefill, setup(32));
+  Trio(bool streamed, std::int32_t d_block) {
+    if (streamed) {
+      cluster.options.ack_bytes = 1;
+    }
+    cluster.add_engine("p", NodeRole::kPrefill, setup(32, streamed ? 64 : 512));
     cluster.add_engine("d", NodeRole::kDecode, setup(d_block));
     router = &cluster.add_router();
     cluster.connect_all();
@@ -42,8 +47,8 @@ struct Trio {
 };
 
 // How many frames other than Beats a healthy request takes, and what they are.
-std::vector<FrameType> healthy_frames() {
-  Trio trio;
+std::vector<FrameType> healthy_frames(bool streamed) {
+  Trio trio(streamed, 64);
   std::vector<FrameType> frames;
   trio.cluster.network.set_hook([&](const NodeId&, const NodeId&, const wire::FrameHeader& header) {
     if (header.type != FrameType::kBeat) {
@@ -65,7 +70,7 @@ struct FaultCase {
   FaultAction action;
 };
 
-class EveryFrame : public ::testing::TestWithParam<FaultCase> {};
+class EveryFrame : public ::testing::TestWithParam<std::tuple<FaultCase, bool>> {};
 
 void strike(Trio& trio, const FaultCase& fault, std::size_t at) {
   auto seen = std::make_shared<std::size_t>(0);
@@ -87,17 +92,18 @@ void strike(Trio& trio, const FaultCase& fault, std::size_t at) {
 }
 
 TEST_P(EveryFrame, ends_frees_and_serves_on) {
-  const std::vector<FrameType> frames = healthy_frames();
-  ASSERT_GE(frames.size(), 10U);
+  const auto [fault, streamed] = GetParam();
+  const std::vector<FrameType> frames = healthy_frames(streamed);
+  ASSERT_GE(frames.size(), streamed ? 15U : 10U);
   const std::vector<std::string> expected = single_node_answer(setup(32), request(1));
   const std::vector<std::string> expected_next = single_node_answer(setup(32), request(2));
   int failed = 0;
   for (std::size_t at = 0; at < frames.size(); ++at) {
     SCOPED_TRACE(
-        fmt::format("{} at frame {} (type {})", GetParam().name, at, static_cast<int>(frames[at])));
-    Trio trio(at % 2 == 0 ? 64 : 32);
+        fmt::format("{} at frame {} (type {})", fault.name, at, static_cast<int>(frames[at])));
+    Trio trio(streamed, at % 2 == 0 ? 64 : 32);
     Cluster& cluster = trio.cluster;
-    strike(trio, GetParam(), at);
+    strike(trio, fault, at);
     const SequenceKey key = cluster.start(*trio.router, request(1), "p", "d");
     ASSERT_TRUE(cluster.run_until([&] { return cluster.answer(key).ended(); }, seconds(30)))
         << "the client hangs";
@@ -126,21 +132,26 @@ TEST_P(EveryFrame, ends_frees_and_serves_on) {
         << cluster.leftovers();
   }
   // Not vacuous: every kind but a repeated frame costs some attempts.
-  EXPECT_GE(failed, GetParam().action == FaultAction::kDuplicate ? 0 : 3);
+  EXPECT_GE(failed, fault.action == FaultAction::kDuplicate ? 0 : 3);
   RecordProperty("failed_attempts", failed);
   RecordProperty("frames", static_cast<int>(frames.size()));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     handoff, EveryFrame,
-    ::testing::Values(FaultCase{"drop", Kind::kFrameFault, FaultAction::kDrop},
-                      FaultCase{"corrupt", Kind::kFrameFault, FaultAction::kCorrupt},
-                      FaultCase{"duplicate", Kind::kFrameFault, FaultAction::kDuplicate},
-                      FaultCase{"swap", Kind::kFrameFault, FaultAction::kSwapNext},
-                      FaultCase{"reset", Kind::kFrameFault, FaultAction::kReset},
-                      FaultCase{"half_close", Kind::kFrameFault, FaultAction::kHalfClose},
-                      FaultCase{"partition", Kind::kPartition, FaultAction::kDrop}),
-    [](const auto& each) { return std::string(each.param.name); });
+    ::testing::Combine(
+        ::testing::Values(FaultCase{"drop", Kind::kFrameFault, FaultAction::kDrop},
+                          FaultCase{"corrupt", Kind::kFrameFault, FaultAction::kCorrupt},
+                          FaultCase{"duplicate", Kind::kFrameFault, FaultAction::kDuplicate},
+                          FaultCase{"swap", Kind::kFrameFault, FaultAction::kSwapNext},
+                          FaultCase{"reset", Kind::kFrameFault, FaultAction::kReset},
+                          FaultCase{"half_close", Kind::kFrameFault, FaultAction::kHalfClose},
+                          FaultCase{"partition", Kind::kPartition, FaultAction::kDrop}),
+        ::testing::Bool()),
+    [](const auto& each) {
+      return std::string(std::get<0>(each.param).name) +
+             (std::get<1>(each.param) ? "_streamed" : "");
+    });
 
 }  // namespace
 }  // namespace baton::testing

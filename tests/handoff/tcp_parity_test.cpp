@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/handoff/cluster.h"
+#include <atomic>
+#include <functional>
 #include <future>
 #include <thread>
 
@@ -27,14 +29,17 @@ NodeSetup setup(std::int32_t block_tokens) {
 
 class TcpNode {
  public:
+  // on_launch: FakeBackend's, on the engine thread.
   TcpNode(const std::string& id, NodeRole role, const NodeSetup* setup,
-          std::vector<net::HostPort> peers) {
+          std::vector<net::HostPort> peers,
+          std::function<void(const backend::StepPlan&)> on_launch = {}) {
     message::NodeInfo info;
     info.id = NodeId{id};
     info.role = role;
     handoff::EngineLink link;
     if (setup != nullptr) {
       backend_ = std::make_unique<FakeBackend>(setup->backend);
+      backend_->set_on_launch(std::move(on_launch));
       engine_ = std::make_unique<engine::BatchScheduler>(*backend_, clock_, setup->engine, events_);
       info.exactness_tag = backend_->info().exactness_tag;
       info.max_context_tokens = backend_->info().max_context_tokens;
@@ -180,6 +185,42 @@ void expect_parity(std::int32_t p_block, std::int32_t d_block) {
   EXPECT_EQ(p.stats().tokens_generated, submits.size());
   EXPECT_EQ(p.handoffs().bytes_sent, bytes);
   EXPECT_EQ(d.handoffs().bytes_received, bytes);
+}
+
+// Each step of the prefill node begins only when the blocks of all steps before it are on the
+// decode node: a node that sent everything at the end would wait for ever here.
+TEST(tcp, blocks_arrive_while_the_next_chunk_is_computed) {
+  const NodeSetup both = setup(32);
+  std::atomic<const handoff::HandoffStats*> received{nullptr};
+  std::atomic<int> late{0};
+  std::atomic<int> steps{0};
+  const std::uint64_t tile_bytes =
+      FakeBackend(both.backend).info().layout.handoff_bytes(kv::kTileTokens);
+  const auto wait_for_blocks = [&](const backend::StepPlan& plan) {
+    const auto tiles = static_cast<std::uint64_t>(plan.sequences[0].start / kv::kTileTokens);
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    ++steps;
+    while (received.load()->bytes_received < tiles * tile_bytes) {
+      if (std::chrono::steady_clock::now() > give_up) {
+        ++late;
+        return;
+      }
+      std::this_thread::yield();
+    }
+  };
+  TcpNode d("d", NodeRole::kDecode, &both, {});
+  received = &d.handoffs();
+  TcpNode p("p", NodeRole::kPrefill, &both, {d.address()}, wait_for_blocks);
+  TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()});
+  const message::Submit submit = make_submit(950, 1500, 16, 0.9F);
+  auto asked = asio::co_spawn(router.executor(), ask(router, {submit}), asio::use_future);
+  ASSERT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  const Answers answers = asked.get();
+  ASSERT_TRUE(answers.at(submit.key).finished);
+  EXPECT_EQ(canonical(answers.at(submit.key)), single_node_answer(both, submit));
+  EXPECT_EQ(late, 0);
+  EXPECT_GE(steps, 12);
+  EXPECT_EQ(d.handoffs().bytes_received, 47 * tile_bytes);
 }
 
 TEST(tcp, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128); }

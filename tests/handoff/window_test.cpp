@@ -26,6 +26,16 @@ NodeSetup setup(std::int32_t block_tokens = 32) {
   return result;
 }
 
+// A tile is a frame of its own, so that each chunk has some to send.
+NodeSetup large() {
+  NodeSetup result = setup();
+  result.backend.groups[0].layers = 8;
+  result.backend.groups[0].head_dim = 128;
+  result.backend.groups[1].kv_heads = 3;
+  result.backend.groups[1].head_dim = 128;
+  return result;
+}
+
 // A cold run on a pool where nothing needs to be freed.
 NodeSetup roomy() {
   NodeSetup result = setup();
@@ -33,11 +43,12 @@ NodeSetup roomy() {
   return result;
 }
 
-void expect_same(Cluster& cluster, const SequenceKey& key, const message::Submit& submit) {
+void expect_same(Cluster& cluster, const SequenceKey& key, const message::Submit& submit,
+                 const NodeSetup& reference = roomy()) {
   const Answer& answer = cluster.answer(key);
   ASSERT_TRUE(answer.finished) << (answer.error ? answer.error->message : "no end");
   EXPECT_EQ(answer.conflicts, 0);
-  EXPECT_EQ(canonical(answer), single_node_answer(roomy(), submit));
+  EXPECT_EQ(canonical(answer), single_node_answer(reference, submit));
 }
 
 struct Expected {
@@ -93,6 +104,69 @@ TEST(window, block_sizes_may_differ) {
       ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(); }, seconds(60)));
       expect_same(cluster, key, submit);
     }
+  }
+}
+
+// Blocks of the last window come while it is computed, into a lease that is being sent from already
+// (or, with a late Grant, into one that is not).
+TEST(window, tiles_leave_while_the_next_chunk_is_computed) {
+  for (const bool late : {false, true}) {
+    NodeSetup reference = large();
+    reference.backend.groups[1].blocks = 64;
+    Cluster cluster;
+    Node& p = cluster.add_engine("p", NodeRole::kPrefill, large());
+    Node& d = cluster.add_engine("d", NodeRole::kDecode, large());
+    Node& router = cluster.add_router();
+    cluster.connect_all();
+    std::vector<std::uint64_t> received;
+    p.backend->set_on_launch([&](const backend::StepPlan& plan) {
+      received.push_back(d.coordinator->stats().bytes_received);
+      EXPECT_EQ(received.back() > 0, !late && plan.sequences[0].start > 0);
+    });
+    if (late) {
+      cluster.network.hold(d.id, p.id);
+    }
+    message::Submit submit = make_submit(21, 600, 40, 0.8F);
+    submit.ignore_eos = true;
+    const SequenceKey key = cluster.start(router, submit, "p", "d");
+    ASSERT_TRUE(cluster.run_until([&] { return !cluster.answer(key).tokens.empty(); }, seconds(3)));
+    cluster.network.release(d.id, p.id);
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(); }, seconds(60)));
+    expect_same(cluster, key, submit, reference);
+    EXPECT_GE(received.size(), 5U);
+    EXPECT_EQ(cluster.answer(key).kv_bytes, p.backend->info().layout.handoff_bytes(600));
+    EXPECT_TRUE(cluster.run_until([&] { return cluster.all_idle(); }, seconds(5)))
+        << cluster.leftovers();
+  }
+}
+
+// The next turn of a conversation: the decode node has all but its end, in both groups.
+TEST(window, only_what_the_decode_node_lacks_is_sent) {
+  for (const std::int32_t d_block : {32, 128}) {
+    Cluster cluster;
+    cluster.add_engine("p", NodeRole::kPrefill, setup());
+    Node& d = cluster.add_engine("d", NodeRole::kDecode, setup(d_block));
+    Node& router = cluster.add_router();
+    cluster.connect_all();
+    message::Submit submit = make_submit(31, 500, 150, 0.8F);
+    submit.ignore_eos = true;
+    const SequenceKey key = cluster.start(router, submit, "p", "d");
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(); }, seconds(60)));
+    expect_same(cluster, key, submit);
+    message::Submit next = make_submit(32, 40, 20, 0.8F);
+    next.prompt = submit.prompt;
+    for (const message::Token& token : cluster.answer(key).tokens) {
+      next.prompt.push_back(token.token);
+    }
+    next.prompt.push_back(3);  // 651: 21 tiles, of which 649 rows make 20 whole ones
+    const SequenceKey second = cluster.start(router, next, "p", "d");
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.all_ended(); }, seconds(60)));
+    expect_same(cluster, second, next);
+    EXPECT_EQ(cluster.answer(second).kv_bytes, d.backend->info().layout.handoff_bytes(32))
+        << d_block;
+    EXPECT_EQ(d.engine->stats().prompt_tokens_computed, 0U);
+    EXPECT_TRUE(cluster.run_until([&] { return cluster.all_idle(); }, seconds(5)))
+        << cluster.leftovers();
   }
 }
 

@@ -91,6 +91,7 @@ class Node {
   }
 
   std::map<SequenceKey, Stream> streams;
+  std::map<SequenceKey, message::LeasedBlocks> lent;  // of prefills that are under way or done
   std::map<SequenceKey, message::PrefillDone> prefilled;
   std::map<SequenceKey, message::Reserved> reserved;
 
@@ -99,6 +100,12 @@ class Node {
     if (auto* step = std::get_if<message::StepTokens>(&event)) {
       for (message::Token& token : step->tokens) {
         streams[token.key].tokens.push_back(std::move(token));
+      }
+    } else if (auto* progress = std::get_if<message::PrefillProgress>(&event)) {
+      // Every other one's grant is there already: its blocks cannot be taken back any more.
+      if (!progress->blocks.tables.empty() &&
+          (progress->key.request.low % 2 == 0 || progress->blocks.claim->claim())) {
+        lent[progress->key] = std::move(progress->blocks);
       }
     } else if (auto* done = std::get_if<message::PrefillDone>(&event)) {
       prefilled.emplace(done->key, std::move(*done));
@@ -116,10 +123,11 @@ class Node {
   std::unique_ptr<engine::BatchScheduler> engine_;
 };
 
-// Tile by tile, as over a network: the two nodes' block sizes may differ.
+// Tile by tile, as over a network: the two nodes' block sizes may differ. What the target has
+// cached is not sent.
 void copy_tiles(const kv::KvLayout& from, const message::LeasedBlocks& source,
                 const kv::KvLayout& to, const message::LeasedBlocks& target,
-                std::int32_t kv_tokens) {
+                std::int32_t cached_tokens, std::int32_t kv_tokens) {
   for (std::size_t group = 0; group < source.tables.size(); ++group) {
     const kv::KvGroup& shape = from.groups[group];
     const auto place = [&](const kv::KvLayout& layout, const message::LeasedBlocks& blocks,
@@ -129,7 +137,8 @@ void copy_tiles(const kv::KvLayout& from, const message::LeasedBlocks& source,
              layout.tile_offset(group, layer, head, tile % layout.tiles_per_block());
     };
     const kv::TileRange tiles = shape.tiles_needed(kv_tokens);
-    for (std::int32_t tile = tiles.begin; tile < tiles.end; ++tile) {
+    for (std::int32_t tile = std::max(tiles.begin, cached_tokens / kv::kTileTokens);
+         tile < tiles.end; ++tile) {
       for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size());
            ++layer) {
         for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
@@ -285,11 +294,11 @@ class Run {
   }
   bool release(std::size_t i, bool has_done, bool has_held) {
     const SequenceKey& key = requests_[i].submit.key;
-    if (has_done) {
-      nodes_[0]->post(message::Release{nodes_[0]->prefilled[key].blocks.lease});
-      if (has_held) {
-        nodes_[0]->prefilled.erase(key);
-      }
+    if (const auto lent = nodes_[0]->lent.extract(key)) {
+      nodes_[0]->post(message::Release{lent.mapped().lease});
+    }
+    if (has_done && has_held) {
+      nodes_[0]->prefilled.erase(key);
     }
     if (has_held) {
       nodes_[1]->post(message::Release{nodes_[1]->reserved[key].blocks.lease});
@@ -299,13 +308,16 @@ class Run {
   }
   void adopt(const SequenceKey& key) {
     const message::PrefillDone done = nodes_[0]->prefilled.extract(key).mapped();
+    const message::LeasedBlocks lent = nodes_[0]->lent.extract(key).mapped();
+    BATON_CHECK(lent.claim->claim(), "the blocks of a finished prefill were taken back");
     const message::Reserved held = nodes_[1]->reserved.extract(key).mapped();
     BATON_CHECK(done.kv_tokens == held.kv_tokens, "{} and {} tokens", done.kv_tokens,
                 held.kv_tokens);
-    copy_tiles(nodes_[0]->engine().probe_block_geometry().layout, done.blocks,
-               nodes_[1]->engine().probe_block_geometry().layout, held.blocks, done.kv_tokens);
+    copy_tiles(nodes_[0]->engine().probe_block_geometry().layout, lent,
+               nodes_[1]->engine().probe_block_geometry().layout, held.blocks, held.cached_tokens,
+               done.kv_tokens);
     nodes_[1]->post(message::Adopt{key, done.first, 1});
-    nodes_[0]->post(message::Release{done.blocks.lease});
+    nodes_[0]->post(message::Release{lent.lease});
     ++tally_.handoffs;
   }
 

@@ -1,0 +1,203 @@
+// The sender's accounting of a payload: which frame may leave when, and when a block is nobody's.
+#include "baton/handoff/options.h"
+#include "baton/handoff/send_handoff.h"
+#include "baton/handoff/tile_plan.h"
+#include "baton/wire/digest.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace baton::handoff {
+namespace {
+
+constexpr std::int32_t kTokens = 330;  // 11 tiles
+
+// A block of two tiles is 256 KiB, so a frame is a block.
+kv::KvLayout layout(std::int32_t layers = 4) {
+  kv::KvLayout result;
+  result.block_tokens = 64;
+  kv::KvGroup group;
+  for (std::int32_t layer = 0; layer < layers; ++layer) {
+    group.layers.push_back(layer);
+  }
+  group.kv_heads = 4;
+  group.head_dim = 32;
+  group.dtype = kv::KvDtype::kF32;
+  result.groups.push_back(group);
+  return result;
+}
+
+std::vector<wire::pb::TileRange> tiles(std::uint32_t first, std::uint32_t count) {
+  std::vector<wire::pb::TileRange> ranges(1);
+  ranges[0].set_first_tile(first);
+  ranges[0].set_tiles(count);
+  return ranges;
+}
+
+struct Shipment {
+  explicit Shipment(std::uint32_t cached_tiles = 0, const kv::KvLayout& own = layout())
+      : payload(own, tiles(cached_tiles, 11 - cached_tiles), kTokens) {}
+
+  // Takes what may leave and says that it is sent; how many frames.
+  int send_all() {
+    int sent = 0;
+    while (const auto frame = payload.take_next()) {
+      payload.on_sent(frame->number, &answer);
+      frames.push_back(*frame);
+      ++sent;
+    }
+    return sent;
+  }
+  std::set<std::uint32_t> done_blocks() {
+    std::set<std::uint32_t> blocks;
+    for (const message::BlockRange& range : payload.take_done_blocks()) {
+      for (std::uint32_t block = range.first; block < range.first + range.count; ++block) {
+        EXPECT_TRUE(blocks.insert(block).second);
+      }
+    }
+    return blocks;
+  }
+  PayloadShipment payload;
+  BulkSent answer;
+  std::vector<PayloadShipment::Frame> frames;
+};
+
+using Blocks = std::set<std::uint32_t>;
+
+TEST(shipment, a_frame_leaves_once_its_rows_are_computed) {
+  Shipment s;
+  EXPECT_EQ(s.send_all(), 0);
+  s.payload.set_computed(63);
+  EXPECT_EQ(s.send_all(), 0);  // half a block
+  s.payload.set_computed(64);
+  EXPECT_EQ(s.send_all(), 1);
+  s.payload.set_computed(224);
+  EXPECT_EQ(s.send_all(), 2);
+  s.payload.set_computed(329);
+  EXPECT_EQ(s.send_all(), 2);
+  EXPECT_FALSE(s.payload.all_sent());
+  s.payload.set_computed(kTokens);  // the last tile has 10 tokens
+  EXPECT_EQ(s.send_all(), 1);
+  EXPECT_TRUE(s.payload.all_sent());
+  for (std::size_t i = 0; i < s.frames.size(); ++i) {
+    EXPECT_EQ(s.frames[i].number, i);
+    EXPECT_EQ(s.frames[i].blocks.first_tile, 2 * i);
+    EXPECT_EQ(s.frames[i].blocks.layers, 4U);
+  }
+  EXPECT_EQ(s.frames.back().blocks.tiles, 1U);
+}
+
+TEST(shipment, no_more_is_under_way_than_allowed) {
+  // 4 MiB frames: only the number counts.
+  Shipment large(0, layout(64));
+  large.payload.set_computed(kTokens);
+  std::vector<std::uint64_t> under_way;
+  while (const auto frame = large.payload.take_next()) {
+    under_way.push_back(frame->number);
+  }
+  EXPECT_EQ(under_way.size(), kFramesInFlight);
+  EXPECT_TRUE(large.payload.in_flight());
+  large.payload.on_sent(under_way[2], &large.answer);  // in any order
+  EXPECT_TRUE(large.payload.take_next().has_value());
+  EXPECT_FALSE(large.payload.take_next().has_value());
+  large.payload.on_sent(under_way[0], nullptr);
+  EXPECT_TRUE(large.payload.take_next().has_value());
+
+  Shipment small;  // 256 KiB: all six are less than kBytesInFlight
+  small.payload.set_computed(kTokens);
+  int taken = 0;
+  while (small.payload.take_next()) {
+    ++taken;
+  }
+  EXPECT_EQ(taken, 6);
+}
+
+TEST(shipment, a_block_is_done_when_it_was_sent_and_acked) {
+  Shipment s;
+  s.payload.set_computed(kTokens);
+  EXPECT_EQ(s.done_blocks(), Blocks{});
+  const auto first = s.payload.take_next();
+  const auto second = s.payload.take_next();
+  ASSERT_TRUE(first && second);
+  // The Ack overtakes the end of our own write: the block is still being read.
+  EXPECT_TRUE(s.payload.on_ack(tiles(0, 3)));
+  EXPECT_EQ(s.done_blocks(), Blocks{});
+  s.payload.on_sent(first->number, &s.answer);
+  EXPECT_EQ(s.done_blocks(), Blocks{0});
+  s.payload.on_sent(second->number, &s.answer);
+  EXPECT_EQ(s.done_blocks(), Blocks{});  // tile 3 is not acked
+  EXPECT_TRUE(s.payload.on_ack(tiles(3, 1)));
+  EXPECT_EQ(s.done_blocks(), Blocks{1});
+  EXPECT_TRUE(s.payload.on_ack(tiles(0, 4)));  // again
+  EXPECT_EQ(s.done_blocks(), Blocks{});
+  s.send_all();
+  EXPECT_TRUE(s.payload.on_ack(tiles(4, 7)));
+  EXPECT_EQ(s.done_blocks(), (Blocks{2, 3, 4, 5}));
+  EXPECT_FALSE(s.payload.on_ack(tiles(11, 2)));
+  EXPECT_FALSE(s.payload.on_ack(tiles(0xFFFFFFFF, 2)));
+}
+
+TEST(shipment, a_frame_that_failed_never_frees_its_block) {
+  Shipment s;
+  s.payload.set_computed(64);
+  const auto frame = s.payload.take_next();
+  ASSERT_TRUE(frame.has_value());
+  s.payload.on_sent(frame->number, nullptr);
+  EXPECT_TRUE(s.payload.on_ack(tiles(0, 2)));
+  EXPECT_EQ(s.done_blocks(), Blocks{});
+  EXPECT_FALSE(s.payload.in_flight());
+}
+
+TEST(shipment, blocks_that_were_not_granted_are_done_at_once) {
+  Shipment s(5);
+  EXPECT_EQ(s.done_blocks(), (Blocks{0, 1}));  // tiles 4 and 5 share block 2
+  s.payload.set_computed(kTokens);
+  EXPECT_EQ(s.send_all(), 4);
+  EXPECT_EQ(s.frames[0].blocks.first_tile, 5U);
+  EXPECT_EQ(s.frames[0].blocks.tiles, 1U);
+  EXPECT_TRUE(s.payload.on_ack(tiles(5, 6)));
+  EXPECT_EQ(s.done_blocks(), (Blocks{2, 3, 4, 5}));
+}
+
+// Blocks above the largest frame go by layers: a block is done after all of them, and the Commit
+// counts each.
+TEST(shipment, a_block_of_several_frames) {
+  Shipment s(0, layout(256));  // 16 MiB a block
+  s.payload.set_computed(64);
+  EXPECT_EQ(s.send_all(), 2);
+  EXPECT_EQ(s.frames[0].blocks.layers, 128U);
+  EXPECT_EQ(s.frames[1].blocks.first_layer, 128U);
+  EXPECT_TRUE(s.payload.on_ack(tiles(0, 2)));
+  EXPECT_EQ(s.done_blocks(), Blocks{0});
+  s.payload.set_computed(kTokens);
+  EXPECT_EQ(s.send_all(), 10);
+  wire::pb::Commit commit;
+  s.payload.fill(commit);
+  EXPECT_EQ(commit.frames(), 12U);
+  EXPECT_EQ(commit.payload_bytes(), layout(256).handoff_bytes(kTokens));
+  wire::HandoffDigest digest;
+  for (int i = 0; i < 12; ++i) {
+    digest.add(s.answer.header);
+  }
+  EXPECT_EQ(commit.digest(), digest.value());
+}
+
+TEST(shipment, several_groups_leave_in_the_order_of_the_prompt) {
+  kv::KvLayout two = layout();
+  two.groups.push_back(two.groups[0]);
+  std::vector<wire::pb::TileRange> ranges = tiles_needed(two, kTokens);
+  PayloadShipment payload(two, ranges, kTokens);
+  payload.set_computed(128);
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> order;
+  while (const auto frame = payload.take_next()) {
+    order.emplace_back(frame->blocks.first_tile, frame->blocks.group);
+  }
+  const std::vector<std::pair<std::uint32_t, std::uint32_t>> expected = {
+      {0, 0}, {0, 1}, {2, 0}, {2, 1}};
+  EXPECT_EQ(order, expected);
+}
+
+}  // namespace
+}  // namespace baton::handoff
