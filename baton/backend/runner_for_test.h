@@ -38,14 +38,6 @@ inline std::string test_model_path() {
   return path;
 }
 
-// Gemma 3 270M, which scripts/nightly fetches; tests skip without it.
-inline std::string test_gemma_path() {
-  if (const char* given = std::getenv("BATON_TEST_GEMMA")) {
-    return given;
-  }
-  return std::filesystem::path(test_model_path()).parent_path() / "gemma-3-270m-q4_k_m.gguf";
-}
-
 inline std::vector<TokenId> random_tokens(std::size_t count, unsigned seed,
                                           TokenId vocabulary = 49152) {
   std::mt19937 random(seed);
