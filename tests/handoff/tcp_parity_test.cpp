@@ -86,6 +86,7 @@ class TcpNode {
       engine_->check_integrity();
       EXPECT_EQ(backend_->bad_rows_read(), 0U);
     }
+    io_.stop();  // its threads may still be leaving what control waited for
     control_.stop();
     coordinator_.reset();
     transport_.reset();
