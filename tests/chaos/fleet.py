@@ -1,6 +1,7 @@
 """The processes of the kill test: prefill and decode nodes that die and come back at the same address,
 and the routers in front of them."""
 import os
+import pathlib
 import signal
 import time
 
@@ -24,6 +25,18 @@ FAILPOINTS = {
 
 def descriptors(node):
     return len(os.listdir(f"/proc/{node.process.pid}/fd"))
+
+
+def open_files(node):
+    """What its descriptors are: paths, and for TCP sockets "local-remote state", ports only."""
+    sockets = {}
+    for line in pathlib.Path(f"/proc/{node.process.pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        ports = [str(int(fields[i].split(":")[1], 16)) for i in (1, 2)]
+        sockets[f"socket:[{fields[9]}]"] = f"{'-'.join(ports)} {fields[3]}"
+    folder = pathlib.Path(f"/proc/{node.process.pid}/fd")
+    names = [os.readlink(entry) for entry in folder.iterdir()]
+    return sorted(sockets.get(name, name) for name in names)
 
 
 class Slot:
@@ -161,7 +174,7 @@ class Fleet:
         while descriptors(node) > limit and time.monotonic() < deadline:
             time.sleep(0.05)
         now = descriptors(node)
-        return [f"{node.name}: {now} descriptors, {limit} before"] if now > limit else []
+        return [f"{node.name}: {now} descriptors, {limit} before: {open_files(node)}"] if now > limit else []
 
     def recoveries(self):
         """What the routers had to do, in words."""
