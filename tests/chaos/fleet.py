@@ -13,6 +13,7 @@ from harness.node import Node, free_port, wait_until
 
 START_S = 60
 ARMED_S = 12  # an armed failpoint that was not met by then is helped by a signal
+SETTLED_S = 1.0  # a router is ready with its first pair; the others connect within a moment
 BULK_CONNECTIONS = 2  # between a prefill and a decode node: --bulk-connections
 IDLE_S = 12  # after the last answer every block must be free; a lease takes 3 s
 # Where a process can be killed from inside: (failpoint, highest pass).
@@ -122,7 +123,16 @@ class Fleet:
         return self.routers + [slot.node for slot in self.slots]
 
     def remember_descriptors(self):
-        """To be called before any load, when all are connected to all."""
+        """To be called before any load: once all are connected to all, nothing changes any more."""
+        def counts():
+            return [descriptors(node) for node in self.processes()]
+
+        seen, since = counts(), time.monotonic()
+        while time.monotonic() - since < SETTLED_S:
+            time.sleep(0.05)
+            now = counts()
+            if now != seen:
+                seen, since = now, time.monotonic()
         for router in self.routers:
             self.limits[router.name] = descriptors(router)
         for role in ("prefill", "decode"):
