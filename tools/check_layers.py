@@ -50,7 +50,7 @@ def main() -> int:
     bad = []
     for top in ("baton", "apps"):
         for path in sorted((root / top).rglob("*")):
-            if path.suffix not in (".h", ".cpp", ".inc"):
+            if path.suffix not in (".h", ".cpp", ".inl"):
                 continue
             relative = path.relative_to(root)
             folder = owner(relative)

@@ -1,5 +1,5 @@
 // Names and labels of a node's metrics, over the atomics of engine, handoff and router. The names
-// are fixed (design section 12): dashboards rest on them.
+// are fixed: dashboards rest on them.
 #pragma once
 
 #include "baton/engine/stats.h"

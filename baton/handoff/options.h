@@ -1,5 +1,5 @@
 // Intervals and bounds of the handoff protocol, named as the flags that set them. Every wait of
-// design's section on handoff ends by one of these.
+// docs/protocol.md ends by one of these.
 #pragma once
 
 #include "baton/base/clock.h"
