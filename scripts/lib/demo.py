@@ -45,6 +45,8 @@ class Question:
             "logprobs": True,
             "return_token_ids": True,
             "stream_options": {"include_usage": True},
+            # No prefix is shared with another question: all of its KV must travel.
+            "cache_salt": label,
             **sampling,
         }
         self.lines = None  # canonical form of the cluster's answer
