@@ -2,12 +2,11 @@
 // go out by a queue; nothing here knows sockets, text or other nodes.
 //
 //   Submit ─► waiting ─► prefilling ─► decoding ─► done          (RunLocally)
-//                             └──────► handing_off ─► done       (PrefillForHandoff: blocks are
-//                             lent
-//                                                                 from the first chunk on; Release
-//                                                                 ends it)
-//   Reserve ─► waiting ─► reserved ── Adopt ─► decoding ─► done  (another source of prefilled
-//   sequences)
+//                             └──────► handing_off ─► done       (PrefillForHandoff)
+//   Reserve ─► waiting ─► reserved ── Adopt ─► decoding ─► done
+//
+// The blocks of a prefill for handoff are lent from its first chunk on; Release ends it. A
+// reservation is another source of prefilled sequences.
 //
 // When the pool is full, the last in order gives its blocks back and is computed again later
 // (prefilling or decoding -> waiting): same bits, and a running sequence always finishes. Complete

