@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "bench/allocate.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -25,6 +26,7 @@ namespace {
 
 using namespace baton;           // NOLINT(google-build-using-namespace): a program, not a header
 using namespace baton::kernels;  // NOLINT(google-build-using-namespace)
+using bench::allocate;
 
 // Of this thread: what neighbours take from it on a busy machine does not count.
 double cpu_seconds() {
@@ -44,15 +46,6 @@ constexpr Shape kShapes[] = {{DType::kQ4_1, 576, 1536}, {DType::kQ4_1, 1536, 576
 constexpr std::int64_t kRows[] = {1, 8, 16, 64, 512};
 // Weights of one row's pass are taken from this many bytes, so that they come from memory.
 constexpr std::size_t kStreamBytes = std::size_t{96} << 20U;
-
-tensor::Buffer allocate(std::size_t bytes) {
-  auto made = tensor::Buffer::allocate(bytes, tensor::PageAdvice::kHuge);
-  if (!made) {
-    fmt::print(stderr, "{}\n", made.error().message);
-    std::exit(1);
-  }
-  return std::move(*made);
-}
 
 // Best seconds of one call, over about `budget_s`.
 template <class Body>

@@ -27,10 +27,11 @@ void check_address(const net::HostPort& address, const char* flag) {
 
 }  // namespace
 
-bool serves_http(const ServeOptions& options) {
-  return options.port >= 0 || options.role == message::NodeRole::kSingle ||
-         options.role == message::NodeRole::kRouter;
+bool owns_clients(const ServeOptions& options) {
+  return options.role == message::NodeRole::kSingle || options.role == message::NodeRole::kRouter;
 }
+
+bool serves_http(const ServeOptions& options) { return options.port >= 0 || owns_clients(options); }
 
 net::HostPort http_address(const ServeOptions& options) {
   return {options.host, static_cast<std::uint16_t>(options.port < 0 ? kDefaultPort : options.port)};

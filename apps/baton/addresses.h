@@ -10,6 +10,8 @@
 
 namespace baton::app {
 
+// Roles that clients talk to: they hold the model's text side and the requests.
+[[nodiscard]] bool owns_clients(const ServeOptions& options);
 [[nodiscard]] bool serves_http(const ServeOptions& options);
 net::HostPort http_address(const ServeOptions& options);
 // Only when --serving-bind is given.

@@ -88,9 +88,6 @@ class Server {
 
  private:
   void start();
-  [[nodiscard]] bool owns_clients() const {
-    return options_.role == NodeRole::kSingle || options_.role == NodeRole::kRouter;
-  }
   [[nodiscard]] bool has_engine() const { return options_.role != NodeRole::kRouter; }
   void load_model();
   void make_transport();
@@ -133,7 +130,7 @@ class Server {
 void Server::load_model() {
   const files::GgufFile file = or_die(files::GgufFile::open(options_.model_path));
   tokenizer_digest_ = files::to_hex(file.tokenizer_digest());
-  if (owns_clients()) {
+  if (owns_clients(options_)) {
     const std::string name = options_.served_model_name.empty()
                                  ? std::filesystem::path(options_.model_path).stem().string()
                                  : options_.served_model_name;
@@ -187,7 +184,7 @@ void Server::make_transport() {
 }
 
 void Server::make_owner() {
-  if (!owns_clients()) {
+  if (!owns_clients(options_)) {
     return;
   }
   owner_loop_ = std::make_unique<OwnerLoop>(control_.executor(), clock_, router_options(options_),

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "bench/allocate.h"
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,18 +24,10 @@ namespace {
 
 using namespace baton;           // NOLINT(google-build-using-namespace): a program, not a header
 using namespace baton::kernels;  // NOLINT(google-build-using-namespace)
+using bench::allocate;
 
 // Weights and caches of one pass exceed every cache, as a model's do.
 constexpr std::size_t kStreamBytes = std::size_t{160} << 20U;
-
-tensor::Buffer allocate(std::size_t bytes) {
-  auto made = tensor::Buffer::allocate(bytes, tensor::PageAdvice::kHuge);
-  if (!made) {
-    fmt::print(stderr, "{}\n", made.error().message);
-    std::exit(1);
-  }
-  return std::move(*made);
-}
 
 void fill_random(std::span<std::byte> bytes, std::uint32_t seed) {
   std::mt19937 engine(seed);
