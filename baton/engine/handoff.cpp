@@ -70,10 +70,14 @@ bool BatchScheduler::grow_lease(const Sequence& sequence, Lease& lease) {
   bool grown = false;
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     const kv::BlockTable& table = sequence.tables[group];
+    const std::size_t there = std::min(blocks, table.block_count());
+    std::vector<kv::BlockRef>& refs = lease.refs[group];
+    if (refs.size() >= there) {
+      continue;  // a full group's table is whole at admission
+    }
     const auto first = static_cast<std::size_t>(
         info_.layout.groups[group].tiles_needed(kv_tokens).begin / info_.layout.tiles_per_block());
-    std::vector<kv::BlockRef>& refs = lease.refs[group];
-    std::vector<kv::BlockRef> held = table.share_first(std::min(blocks, table.block_count()));
+    std::vector<kv::BlockRef> held = table.share_first(there);
     for (std::size_t position = refs.size(); position < held.size(); ++position) {
       refs.push_back(position < first ? kv::BlockRef{} : std::move(held[position]));
       grown = grown || !refs.back().empty();
