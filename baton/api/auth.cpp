@@ -57,6 +57,12 @@ Status KeyCheck::check(const http::HttpRequest& head) const {
   if (!enabled() || is_public(head)) {
     return {};
   }
+  const auto lines =
+      std::count_if(head.headers.begin(), head.headers.end(),
+                    [](const auto& header) { return header.first == "authorization"; });
+  if (lines > 1) {
+    return fail(ErrorCode::kUnauthorized, "there are several Authorization headers; send one");
+  }
   const auto header = head.header("authorization");
   const auto given = header ? bearer(*header) : std::nullopt;
   if (!given) {

@@ -127,6 +127,12 @@ asio::awaitable<bool> Connection::serve_one() {
   head_only_ = parser.get().method() == beast::http::verb::head;
   HttpRequest head = to_request(parser.get());
   head.remote = remote_;
+  const std::size_t hosts = parser.get().count(beast::http::field::host);
+  if (hosts > 1 || (hosts == 0 && chunked_)) {
+    Error why{ErrorCode::kInvalidArgument, "a request of HTTP/1.1 has one Host header", "Host", 0};
+    co_await refuse(owner_->error_page(why));
+    co_return false;
+  }
   if (owner_->options().gate) {
     std::optional<HttpResponse> refusal = owner_->options().gate(head);
     if (refusal) {
@@ -191,8 +197,10 @@ asio::awaitable<bool> Connection::read_body(Parser& parser) {
     co_await refuse(owner_->error_page(why));
     co_return false;
   }
-  const auto encoding = fields.find(beast::http::field::content_encoding);
-  if (encoding != fields.end() && !beast::iequals(encoding->value(), "identity")) {
+  const auto [first, last] = fields.equal_range(beast::http::field::content_encoding);
+  const bool plain = std::all_of(
+      first, last, [](const auto& line) { return beast::iequals(line.value(), "identity"); });
+  if (!plain) {
     HttpResponse response = owner_->error_page(
         {ErrorCode::kInvalidArgument, "send the body as it is: no Content-Encoding is known",
          "Content-Encoding", 0});

@@ -36,6 +36,7 @@ Handler Routes::handler(ErrorPage error_page) const {
       std::string allowed;
       for (const auto& [name, handler] : methods->second) {
         allowed += allowed.empty() ? name : ", " + name;
+        allowed += name == "GET" ? ", HEAD" : "";
       }
       Error error{ErrorCode::kMethodNotAllowed,
                   request.path + " takes " + allowed + ", not " + request.method,

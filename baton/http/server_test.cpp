@@ -257,7 +257,7 @@ TEST_F(ServerTest, RoutesAreExact) {
   client.send("DELETE /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   const std::string answer = client.rest();
   EXPECT_EQ(answer.find("HTTP/1.1 405 "), 0U) << answer;
-  EXPECT_NE(answer.find("Allow: GET, POST\r\n"), std::string::npos);
+  EXPECT_NE(answer.find("Allow: GET, HEAD, POST\r\n"), std::string::npos);
 }
 
 TEST_F(ServerTest, HeadHasNoBody) {
@@ -297,7 +297,7 @@ TEST_F(ServerTest, GateSeesEveryPathBeforeTheBody) {
   }
   EXPECT_EQ(asked.load(), 6);
   Client client(server_->port());
-  client.send("GET /echo HTTP/1.1\r\nAUTHORIZATION: open\r\n\r\n");
+  client.send("GET /echo HTTP/1.1\r\nHost: x\r\nAUTHORIZATION: open\r\n\r\n");
   EXPECT_NE(client.until("HTTP/1.1 200 "), "");
 }
 
@@ -338,16 +338,20 @@ TEST_F(ServerTest, MalformedRequestsAreRefused) {
   serve();
   for (const char* bytes :
        {"nonsense\r\n\r\n", "GET /echo HTTP/9.9\r\n\r\n", "GET  HTTP/1.1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\na",
-        "POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
-        "GET /echo HTTP/1.1\r\nbad header\r\n\r\n", "GET /echo HTTP/1.1\nHost: x\n\n"}) {
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\na",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: "
+        "3\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, "
+        "chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+        "GET /echo HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", "GET /echo HTTP/1.1\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "GET /echo HTTP/1.1\nHost: x\n\n"}) {
     Client client(server_->port());
     client.send(bytes);
     client.half_close();
@@ -357,7 +361,8 @@ TEST_F(ServerTest, MalformedRequestsAreRefused) {
 
 TEST_F(ServerTest, EncodedBodiesAreRefused) {
   serve();
-  for (const char* encoding : {"gzip", "br", "identity, gzip"}) {
+  for (const char* encoding :
+       {"gzip", "br", "identity, gzip", "identity\r\nContent-Encoding: gzip"}) {
     Client client(server_->port());
     client.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Encoding: " +
                 std::string(encoding) + "\r\n\r\na");
@@ -388,7 +393,7 @@ TEST_F(ServerTest, SlowHeadersAndBodiesAreCut) {
   options.idle_timeout = 50ms;
   serve(options);
   for (const char* bytes :
-       {"", "GET /echo HT", "POST /echo HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc"}) {
+       {"", "GET /echo HT", "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"}) {
     Client client(server_->port());
     client.send(bytes);
     EXPECT_EQ(client.rest(), "") << bytes;
@@ -398,7 +403,8 @@ TEST_F(ServerTest, SlowHeadersAndBodiesAreCut) {
 TEST_F(ServerTest, ExpectContinue) {
   serve();
   Client client(server_->port());
-  client.send("POST /echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.send("abc");
   EXPECT_NE(client.until("# abc"), "");
