@@ -172,6 +172,7 @@ void BatchScheduler::handle(message::EngineCommand&& command) {
                  [&](message::PrefillForHandoff& c) {
                    submit(std::move(c.submit), sched::Kind::kHandoff);
                  },
+                 [&](message::Granted& c) { note_grant(c); },
                  [&](message::Reserve& c) { submit(std::move(c.submit), sched::Kind::kReserve); },
                  [&](message::Adopt& c) {
                    const SequenceKey key = c.key;

@@ -110,6 +110,8 @@ class BatchScheduler {
   // Steps until no active sequence is left.
   void decode_handoff_until_idle();
 
+  // The decode node of a prefill has room for it. Unknown: ignored.
+  void note_grant(const message::Granted& granted);
   // Rows [0, tokens) of a reserved sequence came, whatever becomes of the rest. Unknown: ignored.
   void keep_arrived(const message::KvArrived& arrived);
 
@@ -157,6 +159,9 @@ class BatchScheduler {
   [[nodiscard]] Duration sleep_limit() const;
   // room.cpp
   void admit();
+  [[nodiscard]] bool admit_one(const SequenceKey& key);
+  [[nodiscard]] bool admit_granted(const SequenceKey& held_up);
+  [[nodiscard]] bool give_back_ungranted();
   [[nodiscard]] bool try_admit(Sequence& sequence, kv::SequenceHit hit);
   void fill_tables(Sequence& sequence, const kv::SequenceHit& hit,
                    std::span<const sched::BlockRange> ranges);

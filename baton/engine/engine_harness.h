@@ -122,11 +122,11 @@ class EngineHarness {
     }
   }
 
-  // As a prefill node whose grants are there always: claims what it gets.
+  // As a prefill node whose grants are there always (unless `claims` is off): claims what it gets.
   void take_progress(message::PrefillProgress&& progress) {
     Prefilled& known = prefilled[progress.key];
     EXPECT_TRUE(known.first.empty()) << "progress after the end";
-    if (!progress.blocks.tables.empty() && progress.blocks.claim->claim()) {
+    if (claims && !progress.blocks.tables.empty() && progress.blocks.claim->claim()) {
       known.blocks = std::move(progress.blocks);
     }
     known.computed_tokens.push_back(progress.computed_tokens);
@@ -170,6 +170,7 @@ class EngineHarness {
   std::map<SequenceKey, message::Refused> refused;
   std::map<SequenceKey, message::Finished> ended;
   int drained = 0;
+  bool claims = true;
 };
 
 }  // namespace baton::engine

@@ -56,8 +56,8 @@ Status check_request(const message::Submit& submit, const backend::BackendInfo& 
     return fail(ErrorCode::kInvalidArgument, "the prompt must have at least one token", "prompt");
   }
   if (submit.key.choice == kAllChoices) {
-    return fail(ErrorCode::kUnsupported,
-                "n > 1 in one handoff is not built yet: send each choice as its own sequence", "n");
+    return fail(ErrorCode::kUnsupported, "one sequence cannot be all choices: send each as its own",
+                "n");
   }
   BATON_TRY_VOID(check_limits(submit, max_context_tokens));
   BATON_TRY_VOID(check_ids(submit.prompt, info.vocabulary, "prompt"));

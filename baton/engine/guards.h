@@ -14,7 +14,7 @@ namespace baton::engine {
 inline constexpr std::size_t kMaxStopTokenIds = 1024;
 
 // Errors: kInvalidArgument (param names the field), kContextTooLong, kUnsupported (all choices in
-// one sequence: n > 1 across the split comes with the handoff issue).
+// one sequence).
 Status check_request(const message::Submit& submit, const backend::BackendInfo& info,
                      std::int32_t max_context_tokens);
 

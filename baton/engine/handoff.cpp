@@ -157,6 +157,13 @@ void BatchScheduler::finish_prefill_for_handoff(Sequence& sequence, const messag
   after_tokens_.emplace_back(sequence.events, std::move(done));
 }
 
+void BatchScheduler::note_grant(const message::Granted& granted) {
+  if (sequences_.contains(granted.key) &&
+      scheduler_.demand(granted.key).kind == sched::Kind::kHandoff) {
+    scheduler_.grant(granted.key);
+  }
+}
+
 void BatchScheduler::keep_arrived(const message::KvArrived& arrived) {
   const auto found = sequences_.find(arrived.key);
   if (found != sequences_.end() && scheduler_.state(arrived.key) == sched::State::kReserved) {

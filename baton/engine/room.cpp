@@ -20,17 +20,54 @@ std::vector<kv::BlockRef> BatchScheduler::take_blocks(std::size_t group, std::ui
 
 void BatchScheduler::admit() {
   while (const auto key = scheduler_.next_waiting()) {
-    Sequence& sequence = *sequences_.at(*key);
-    const kv::SequenceHit hit = find_prefix(sequence);
-    bool admitted = try_admit(sequence, hit);
-    if (!admitted && hit.has_partial()) {
-      // The block that would be copied from may be the very one that is needed.
-      admitted = try_admit(sequence, whole_blocks_of(sequence, hit));
-    }
-    if (!admitted) {
+    if (!admit_one(*key) && !admit_granted(*key)) {
       return;
     }
   }
+}
+
+bool BatchScheduler::admit_one(const SequenceKey& key) {
+  Sequence& sequence = *sequences_.at(key);
+  const kv::SequenceHit hit = find_prefix(sequence);
+  // The block that would be copied from may be the very one that is needed.
+  return try_admit(sequence, hit) ||
+         (hit.has_partial() && try_admit(sequence, whole_blocks_of(sequence, hit)));
+}
+
+// A prefill whose decode node holds room for it waits for none whose decode node has no room: that
+// one may be waiting for what this one will free there (decision 013). What runs here for itself is
+// not passed otherwise.
+bool BatchScheduler::admit_granted(const SequenceKey& held_up) {
+  const auto granted = scheduler_.first_granted();
+  if (!granted || (scheduler_.demand(held_up).kind == sched::Kind::kLocal &&
+                   !scheduler_.last_ungranted().has_value())) {
+    return false;
+  }
+  while (!admit_one(*granted)) {
+    if (!give_back_ungranted()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Frees the blocks of the last prefill that no decode node has room for. One that is done already
+// ends, and its owner asks again: with the token that it has, and with what is still cached here.
+bool BatchScheduler::give_back_ungranted() {
+  while (const auto last = scheduler_.last_ungranted()) {
+    if (!take_back(*sequences_.at(*last))) {
+      scheduler_.pin(*last);  // granted just now
+      continue;
+    }
+    if (scheduler_.state(*last) == sched::State::kPrefilling) {
+      return try_preempt(*last);
+    }
+    end_with_event(
+        *last, EndReason::kError,
+        Error{ErrorCode::kOverloaded, "another prefill needed its room, its decode node had none"});
+    return true;
+  }
+  return false;
 }
 
 namespace {
@@ -144,6 +181,9 @@ void BatchScheduler::grow_running() {
     while (!try_grow(*sequences_.at(key))) {
       const auto last = scheduler_.last_running();
       if (!last.has_value()) {  // each is read by another node, this one too
+        if (give_back_ungranted()) {
+          continue;
+        }
         end_with_event(key, EndReason::kError,
                        Error{ErrorCode::kOverloaded, "no room to go on with the handoff"});
         break;

@@ -80,6 +80,9 @@ void PrefillRole::on(const GrantInput& grant, TimePoint now) {
     entry.state = State::kSending;
     entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
   }
+  if (!try_claim(entry)) {
+    context_.outbox.engine(message::Granted{grant.key});
+  }
   try_send(at, now);
 }
 

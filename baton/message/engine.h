@@ -71,6 +71,11 @@ struct RunLocally {
 struct PrefillForHandoff {
   Submit submit;
 };
+// The decode node has room for the KV of this prefill, but there is nothing yet that could be
+// claimed: those whose decode node has none must not hold it up. Unknown keys are dropped.
+struct Granted {
+  SequenceKey key;
+};
 // Reserve blocks for a handoff (prompt + emitted + one block); answered by Reserved or Refused.
 struct Reserve {
   Submit submit;
@@ -103,8 +108,8 @@ struct ReleaseBlocks {
 // Stop taking new work; run what is there. Answered by Drained.
 struct Drain {};
 
-using EngineCommand = std::variant<RunLocally, PrefillForHandoff, Reserve, Adopt, KvArrived,
-                                   Release, ReleaseBlocks, Abort, Drain>;
+using EngineCommand = std::variant<RunLocally, PrefillForHandoff, Granted, Reserve, Adopt,
+                                   KvArrived, Release, ReleaseBlocks, Abort, Drain>;
 
 // ---- events: engine -> control thread ---------------------------------------------------------
 // All tokens of one step. Also carries the first tokens of a prefill node.

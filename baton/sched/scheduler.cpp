@@ -246,8 +246,38 @@ std::optional<SequenceKey> Scheduler::last_running() const {
 
 void Scheduler::pin(const SequenceKey& key) {
   Entry& entry = entries_.at(key);
-  BATON_CHECK(entry.state == State::kPrefilling, "{} is not prefilling", to_string(key));
+  BATON_CHECK(entry.state == State::kPrefilling || entry.state == State::kHandingOff,
+              "{} has nothing to be read", to_string(key));
   entry.pinned = true;
+}
+
+void Scheduler::grant(const SequenceKey& key) {
+  Entry& entry = entries_.at(key);
+  BATON_CHECK(entry.demand.kind == Kind::kHandoff, "{} stays here", to_string(key));
+  entry.granted = true;
+}
+
+std::optional<SequenceKey> Scheduler::first_granted() const {
+  for (const auto& [place, key] : waiting_) {
+    if (entries_.at(key).granted) {
+      return key;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<SequenceKey> Scheduler::last_ungranted() const {
+  std::optional<SequenceKey> last;
+  Place place;
+  for (const auto& [key, entry] : entries_) {
+    const bool holds = entry.state == State::kPrefilling || entry.state == State::kHandingOff;
+    if (holds && entry.demand.kind == Kind::kHandoff && !entry.granted && !entry.pinned &&
+        (!last || place < entry.place)) {
+      last = key;
+      place = entry.place;
+    }
+  }
+  return last;
 }
 
 void Scheduler::preempt(const SequenceKey& key) {

@@ -129,8 +129,15 @@ class Scheduler {
   // The last in order of those that run and are not pinned: who gives blocks back when there are
   // none.
   [[nodiscard]] std::optional<SequenceKey> last_running() const;
-  // A prefilling one whose blocks another node reads: it cannot give them back any more.
+  // A prefill for another node whose blocks that node reads: it cannot give them back any more.
   void pin(const SequenceKey& key);
+  // A prefill for another node, which has room for it now.
+  void grant(const SequenceKey& key);
+  // The first in order of the waiting ones that were granted.
+  [[nodiscard]] std::optional<SequenceKey> first_granted() const;
+  // The last in order of the prefills for other nodes, under way or done, that hold blocks and were
+  // neither granted nor pinned: nobody waits for them yet.
+  [[nodiscard]] std::optional<SequenceKey> last_ungranted() const;
   // prefilling or decoding -> waiting, in its old place; it never expires. The caller has given its
   // blocks back.
   void preempt(const SequenceKey& key);
@@ -180,6 +187,7 @@ class Scheduler {
     TimePoint arrived;
     bool preempted = false;
     bool pinned = false;
+    bool granted = false;
   };
 
   [[nodiscard]] BlockRange blocks_of(std::size_t group, std::int64_t first_query,
