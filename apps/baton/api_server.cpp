@@ -183,7 +183,6 @@ Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint, const std
   api::ParseLimits limits;
   limits.vocabulary_tokens = model_->tokenizer.vocabulary_tokens();
   limits.max_body_bytes = options_.http.max_body_bytes;
-  limits.max_choices = options_.split ? 1 : limits.max_choices;
   limits.models = {model_->name};
   BATON_TRY(auto request, endpoint == api::Endpoint::kChat ? api::parse_chat(body, limits)
                                                            : api::parse_completion(body, limits));

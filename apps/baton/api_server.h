@@ -34,7 +34,6 @@ struct ServedModel {
 struct ApiServerOptions {
   http::ServerOptions http;
   std::size_t max_requests = 256;  // in this process at once, tokenizing included; more get 429
-  bool split = false;              // n > 1 is refused across a split until issue 5
   std::string secret;              // random per process: separates cache namespaces
   message::NodeInfo self;          // as the cluster view shows it
   TimePoint started{};

@@ -220,7 +220,6 @@ void Server::make_http() {
   api.http.max_body_bytes = or_die(parse_bytes(options_.max_body, "--max-body"));
   api.http.write_timeout = std::chrono::milliseconds(options_.write_timeout_ms);
   api.max_requests = static_cast<std::size_t>(options_.max_queue);
-  api.split = options_.role == NodeRole::kRouter;
   api.secret = random_hex(32);
   api.started = started_;
   api.self.id = NodeId{options_.node_id};

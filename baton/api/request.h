@@ -63,7 +63,7 @@ struct ParseLimits {
   std::size_t max_body_bytes = 8 * 1024 * 1024;
   std::size_t max_messages = 4096;
   std::size_t max_prompt_ids = 1 << 20;
-  std::uint32_t max_choices = 16;   // 1 where prefill and decode are split (issue 5)
+  std::uint32_t max_choices = 16;
   std::vector<std::string> models;  // names served here; empty = any name is right
 };
 

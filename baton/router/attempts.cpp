@@ -34,6 +34,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   Wish wish;
   wish.exactness_tag = sequence.submit.emitted.empty() ? std::string() : sequence.exactness_tag;
   wish.avoid = sequence.avoid;
+  wish.prefer = sequence.prefer;
   wish.prompt_tokens = prompt;
   wish.total_tokens =
       static_cast<std::int64_t>(sequence.submit.prompt.size()) + sequence.submit.max_tokens;

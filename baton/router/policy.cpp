@@ -9,8 +9,8 @@ namespace {
 using cluster::NodeRecord;
 using message::NodeRole;
 
-bool avoided(const NodeRecord& node, const Wish& wish) {
-  return std::find(wish.avoid.begin(), wish.avoid.end(), node.info.id) != wish.avoid.end();
+bool is_among(const NodeRecord& node, const std::vector<NodeId>& ids) {
+  return std::find(ids.begin(), ids.end(), node.info.id) != ids.end();
 }
 
 // Sequences there: what we sent is known at once, what others sent by the last Beat.
@@ -49,10 +49,16 @@ const NodeRecord* Policy::best(const std::vector<const NodeRecord*>& candidates,
                                std::uint64_t& turn) const {
   std::vector<const NodeRecord*> preferred;
   std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(preferred),
-               [&](const NodeRecord* node) { return !avoided(*node, wish); });
+               [&](const NodeRecord* node) { return !is_among(*node, wish.avoid); });
   const auto& from = preferred.empty() ? candidates : preferred;
   if (from.empty()) {
     return nullptr;
+  }
+  const auto wanted = std::find_if(from.begin(), from.end(), [&](const NodeRecord* node) {
+    return is_among(*node, wish.prefer);
+  });
+  if (wanted != from.end()) {
+    return *wanted;
   }
   // The turn moves on with every pick, so equal loads are shared out in order.
   const std::size_t first = static_cast<std::size_t>(turn++ % from.size());

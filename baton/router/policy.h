@@ -21,8 +21,9 @@ struct Pick {
 };
 
 struct Wish {
-  std::string exactness_tag;  // empty: any; a replay must stay within its first tag
-  std::vector<NodeId> avoid;  // nodes that just failed it: taken only when nobody else is left
+  std::string exactness_tag;   // empty: any; a replay must stay within its first tag
+  std::vector<NodeId> avoid;   // nodes that just failed it: taken only when nobody else is left
+  std::vector<NodeId> prefer;  // nodes that have its prompt: taken whatever their load
   // Nodes that can never hold the sequence are no candidates. A prefill node of a pair holds the
   // prompt only.
   std::int64_t prompt_tokens = 0;

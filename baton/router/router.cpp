@@ -59,9 +59,11 @@ Status Router::admission(const message::Submit& submit) const {
   Policy probe(options_.policy);
   const auto prompt = static_cast<std::int64_t>(submit.prompt.size());
   const std::int64_t total = prompt + submit.max_tokens;
-  if (!probe.pick(
-          nodes_,
-          {.exactness_tag = {}, .avoid = {}, .prompt_tokens = prompt, .total_tokens = total})) {
+  if (!probe.pick(nodes_, {.exactness_tag = {},
+                           .avoid = {},
+                           .prefer = {},
+                           .prompt_tokens = prompt,
+                           .total_tokens = total})) {
     std::int64_t most = 0;
     for (const auto& [id, node] : nodes_.nodes()) {
       most = std::max(most,
@@ -91,6 +93,7 @@ Status Router::start(std::vector<message::Submit> choices, TimePoint now, Comman
     sequence->submit = std::move(submit);
     sequence->submit.key.choice.value = static_cast<std::uint32_t>(request->choices.size());
     sequence->submit.key.epoch.value = 0;
+    sequence->state = request->choices.empty() ? Sequence::State::kWaiting : Sequence::State::kHeld;
     sequence->wait_deadline = now + options_.queue_deadline;
     request->choices.push_back(std::move(sequence));
   }
@@ -102,9 +105,7 @@ Status Router::start(std::vector<message::Submit> choices, TimePoint now, Comman
   count(stats_->accepted);
   count(stats_->active);
   Request& placed = *requests_.emplace(id, std::move(request)).first->second;
-  for (const auto& sequence : placed.choices) {
-    attempt(*sequence, now, out);
-  }
+  attempt(*placed.choices.front(), now, out);
   return {};
 }
 
@@ -133,6 +134,7 @@ void Router::stop_choice(RequestId id, Choice choice, TimePoint now, Commands& o
   }
   abort_legs(sequence, {ErrorCode::kCancelled, "a stop string is complete", {}, 0}, out);
   end_sequence(sequence, out);
+  release_siblings(id, now, out);
 }
 
 // ---- events of nodes ----
@@ -155,7 +157,32 @@ void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, T
     if (!sequence->progressed && token.index == sequence->next_index()) {
       note(*sequence, EventKind::kFirstToken, from.value.empty() ? options_.self : from);
     }
+    // Whoever decodes has the prompt's KV; with both legs open a token is the prefill node's.
+    const bool has_prompt = sequence->prefill.value.empty() || sequence->decode.value.empty() ||
+                            token.finish != message::FinishReason::kNone;
+    const RequestId id = token.key.request;
     accept(*sequence, std::move(token), out);
+    if (has_prompt) {
+      release_siblings(id, now, out);
+    }
+  }
+}
+
+// Lets the further choices of a request go, once the first one's prompt has been computed and is
+// where it decodes: they find it in the nodes' prefix caches, so it is computed and sent once.
+void Router::release_siblings(RequestId id, TimePoint now, Commands& out) {
+  for (std::size_t choice = 1;; ++choice) {
+    Request* request = find(id);  // an attempt that cannot be sent may end it
+    if (request == nullptr || choice >= request->choices.size()) {
+      return;
+    }
+    Sequence& sequence = *request->choices[choice];
+    if (sequence.state == Sequence::State::kHeld) {
+      const Route& route = request->choices.front()->route;
+      sequence.prefer = {route.prefill_node, route.decode_node};
+      sequence.wait_deadline = now + options_.queue_deadline;
+      attempt(sequence, now, out);
+    }
   }
 }
 
@@ -197,7 +224,9 @@ void Router::release_ready(Sequence& sequence, Commands& out) {
     sequence.submit.emitted.push_back(token.token);
     sequence.progressed = true;
     count(stats_->tokens_delivered);
-    history_.count_token(token.key.request, token.cached_tokens, sequence.route.kv_bytes);
+    const bool first_choice = token.key.choice.value == 0;
+    history_.count_token(token.key.request, first_choice ? token.cached_tokens : 0,
+                         sequence.route.kv_bytes);
     const bool last = token.finish != message::FinishReason::kNone;
     out.emplace_back(Deliver{std::move(token), sequence.route});
     if (last) {

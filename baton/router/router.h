@@ -146,6 +146,7 @@ class Router {
   void accept(Sequence& sequence, message::Token token, Commands& out);
   void release_ready(Sequence& sequence, Commands& out);
   void end_sequence(Sequence& sequence, Commands& out);
+  void release_siblings(RequestId id, TimePoint now, Commands& out);
   void close_leg(NodeId& leg);
   void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
   void fail_request(RequestId id, Error error, Commands& out);

@@ -370,12 +370,13 @@ TEST_F(RouterTest, StopChoiceEndsOneChoice) {
   pair();
   start(1, 2);
   token("p", key(1, 1, 0), 0);
-  token("p", key(1, 1, 1), 0);
   Commands out;
   router_->stop_choice({0, 1}, Choice{0}, now_, out);
   EXPECT_EQ(all<SendAbort>(out).size(), 2U);
   EXPECT_EQ(all<SendAbort>(out)[0].key, key(1, 1, 0));
   EXPECT_TRUE(all<Done>(out).empty());
+  EXPECT_EQ(only<SendPrefill>(out).submit.key, key(1, 1, 1)) << "nobody else lets it go";
+  token("p", key(1, 1, 1), 0);
   EXPECT_TRUE(token("d", key(1, 1, 0), 1).empty()) << "overrun";
   out.clear();
   router_->stop_choice({0, 1}, Choice{0}, now_, out);
@@ -388,8 +389,10 @@ TEST_F(RouterTest, StopChoiceEndsOneChoice) {
 TEST_F(RouterTest, OneChoiceFailingEndsTheOthers) {
   pair();
   start(1, 3);
+  token("p", key(1, 1, 0), 0);
+  token("d", key(1, 1, 0), 1);
   const Commands out = refused("p", key(1, 1, 1), false);
-  EXPECT_EQ(all<SendAbort>(out).size(), 6U);
+  EXPECT_EQ(all<SendAbort>(out).size(), 5U) << "the first one's prefill node is done with it";
   only<Fail>(out);
   EXPECT_EQ(router_->active(), 0U);
 }
@@ -508,10 +511,58 @@ TEST_F(RouterTest, LocalEngine) {
   EXPECT_EQ(only<Fail>(refused("", key(2, 1), true, ErrorCode::kOverloaded)).error.code,
             ErrorCode::kOverloaded);
   start(3, 2);
+  EXPECT_EQ(only<RunLocal>(token("", key(3, 1), 0)).submit.key, key(3, 1, 1));
   Commands out;
   router_->client_gone({0, 3}, now_, out);
   EXPECT_EQ(all<SendAbort>(out).size(), 2U);
   EXPECT_TRUE(all<SendAbort>(out)[0].node.value.empty());
+}
+
+// The prompt is computed and sent once: the other choices find it in the caches of those nodes.
+TEST_F(RouterTest, FurtherChoicesWaitForThePrompt) {
+  pair();
+  up("p2", NodeRole::kPrefill);
+  up("d2", NodeRole::kDecode);
+  EXPECT_EQ(only<SendDecode>(start(1, 3)).submit.key, key(1, 1));
+  EXPECT_TRUE(all<SendDecode>(token("p", key(1, 1), 0)).empty()) << "its KV is still on the way";
+  EXPECT_TRUE(all<SendDecode>(tick(kSecond)).empty());
+  const Commands out = token("d", key(1, 1), 1);
+  const auto sent = all<SendDecode>(out);
+  ASSERT_EQ(sent.size(), 2U);
+  for (std::uint32_t choice = 1; choice < 3; ++choice) {
+    EXPECT_EQ(sent[choice - 1].submit.key, key(1, 1, choice));
+    EXPECT_EQ(sent[choice - 1].node.value, "d") << "though d2 has nothing to do";
+    EXPECT_EQ(sent[choice - 1].prefill_node.value, "p");
+  }
+  EXPECT_TRUE(all<SendDecode>(token("d", key(1, 1), 2)).empty()) << "once";
+  EXPECT_EQ(only<SendDecode>(refused("d", key(1, 1, 2), true)).node.value, "d2")
+      << "a full node is not insisted on";
+}
+
+TEST_F(RouterTest, FurtherChoicesOutliveTheFirst) {
+  pair();
+  up("d2", NodeRole::kDecode);
+  start(1, 2, 1);
+  const Commands ended = token("p", key(1, 1), 0, FinishReason::kLength);
+  EXPECT_TRUE(all<Done>(ended).empty());
+  EXPECT_EQ(only<SendPrefill>(ended).submit.key, key(1, 1, 1));
+  only<Done>(token("p", key(1, 1, 1), 0, FinishReason::kLength));
+
+  // The first one's decode node dies before its KV is there: the next attempt lets the others go.
+  start(2, 2);
+  token("p", key(2, 1), 0);
+  const std::string first = router_->nodes().find(NodeId{"d"})->assigned > 0 ? "d" : "d2";
+  const std::string other = first == "d" ? "d2" : "d";
+  EXPECT_EQ(only<SendDecode>(down(first)).node.value, other);
+  EXPECT_EQ(only<SendDecode>(token(other, key(2, 2), 1)).submit.key, key(2, 1, 1));
+  Commands out;
+  router_->client_gone({0, 2}, now_, out);
+
+  // Gone before: nothing is started for them.
+  start(3, 4);
+  out.clear();
+  router_->client_gone({0, 3}, now_, out);
+  EXPECT_EQ(out.size(), 2U) << "two aborts of the first choice";
 }
 
 // Every event in every state, at random: indices out, per choice, are always 0, 1, 2, ... with the

@@ -19,7 +19,8 @@ inline void count(std::atomic<std::uint64_t>& counter) {
 inline constexpr std::int64_t kRetryAfterMs = 1000;  // a typical answer frees a slot in that time
 
 struct Router::Sequence {
-  enum class State : std::uint8_t { kWaiting, kRunning, kEnded };
+  // kHeld: a further choice, until the prompt's KV is there (see Router::release_siblings).
+  enum class State : std::uint8_t { kHeld, kWaiting, kRunning, kEnded };
 
   message::Submit submit;  // key.epoch is the current attempt's; emitted grows with each delivery
   State state = State::kWaiting;
@@ -32,6 +33,7 @@ struct Router::Sequence {
 
   std::uint32_t attempts = 0;  // since the last token
   std::vector<NodeId> avoid;   // at most max_attempts entries
+  std::vector<NodeId> prefer;  // they have the prompt's KV
   Error last_error{ErrorCode::kUnavailable, "no node could take the request", {}, kRetryAfterMs};
   Duration backoff{};
   TimePoint retry_at{};       // kWaiting

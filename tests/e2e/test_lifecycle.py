@@ -332,6 +332,18 @@ class DeathTest(EndedCase):
         small = completion(token_prompt(16), max_tokens=4, **GREEDY)
         self.assert_same(ask(nodes, small), small)
 
+    def test_kill_9_while_several_choices_run(self):
+        """Each choice is replayed on the other decode node from where its client is."""
+        nodes = self.start_own(make_cluster("kill-n", decode=2, flags=["-t", 1]))
+        body = completion(token_prompt(100), n=3, max_tokens=150, ignore_eos=True,
+                          stream_options={"include_usage": True}, **SEEDED)
+        stream, bodies = begin(nodes, body, tokens=30)
+        name = next(body["baton"]["decode_node"] for body in parsed(stream) if body.get("baton"))
+        next(node for node in nodes.decode if name in node.argv).kill()
+        finish(stream, bodies)
+        self.assertTrue(stream.done, stream.text[-300:])
+        self.assertEqual(stream.canonical(), reference(body).lines)
+
     def test_kill_9_of_the_router_frees_the_nodes(self):
         """The owner is gone: its requests are nobody's, and their blocks come back by the lease."""
         nodes = self.start_own(make_cluster("kill-r", flags=["-t", 1]))

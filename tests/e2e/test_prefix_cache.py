@@ -50,6 +50,25 @@ class PrefixCacheTest(E2eCase):
             self.assertEqual(answer.served["kv_bytes"], expected_kv_bytes(len(prompt) - known))
         self.wait_idle(pair())
 
+    def test_choices_share_their_prompt(self):
+        """n > 1: the prompt is computed and sent once, and each choice is that of a cold run."""
+        computed = "baton_prompt_tokens_computed_total"
+        for length, n in ((5, 2), (BLOCK, 3), (333, 4), (1000, 2)):
+            body = completion(token_prompt(length, 2740 + length), n=n, max_tokens=12,
+                              ignore_eos=True, **SEEDED)
+            for nodes in (pair(), self.start_own(make_single(f"choices-{length}"))):
+                before = sum(scrape(node).sum(computed) for node in nodes.engines)
+                answer = ask(nodes, body, stream=length % 2 == 1)
+                self.assert_same(answer, body)
+                self.assertEqual(cached_tokens(answer), 0)
+                after = sum(scrape(node).sum(computed) for node in nodes.engines)
+                rest = length - whole_tiles(length - 1)
+                self.assertEqual(after - before, length + (n - 1) * rest)
+                if "kv_bytes" in answer.served and nodes is pair():
+                    self.assertEqual(answer.served["kv_bytes"],
+                                     expected_kv_bytes(length) + (n - 1) * expected_kv_bytes(rest))
+                self.wait_idle(nodes)
+
     def test_a_salt_separates(self):
         prompt = token_prompt(200, 2720)
         salts = (None, "a", "b", "a")

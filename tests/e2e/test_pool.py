@@ -1,0 +1,124 @@
+"""Small pools, used pools, idle nodes and nodes that share a machine."""
+import os
+import time
+
+from harness.case import (COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, ask_all, completion,
+                          make_single, pair, patient, reference, single, token_prompt)
+from harness.cluster import Cluster, Single
+from harness.metrics import expected_kv_bytes, scrape
+
+BLOCK = 64
+BLOCKS = 8
+POOL = BLOCK * BLOCKS
+FLAGS = ["--kv-memory", expected_kv_bytes(POOL), "--block-tokens", BLOCK, "-t", 1]
+
+
+def small_sets(name):
+    """A single node and a pair whose pools hold BLOCKS blocks."""
+    common = (Settings.binary, Settings.model, Settings.logs)
+    yield Single(*common, name=f"{name}-single", flags=FLAGS)
+    yield Cluster(*common, name=f"{name}-pair", flags=FLAGS)
+
+
+def pools(nodes):
+    return [scrape(node).by("baton_pool_blocks", "state") for node in nodes.engines]
+
+
+class SmallPoolTest(E2eCase):
+    def test_b28_a_prompt_that_can_never_fit(self):
+        """Refused at once with its need and the pool's size; those behind it are not held up."""
+        small = [completion(token_prompt(10, seed=2800 + i), max_tokens=5, **SEEDED)
+                 for i in range(5)]
+        for nodes in small_sets("b28"):
+            nodes = self.start_own(nodes)
+            for length in (POOL - 1, POOL, POOL + 1):
+                for limit in (1, 64):
+                    body = completion(token_prompt(length, seed=2810), max_tokens=limit,
+                                      ignore_eos=True, **GREEDY)
+                    with self.subTest(nodes=nodes.front.name, length=length, limit=limit):
+                        if length + limit > POOL:
+                            response = nodes.front.client().post(COMPLETIONS, body)
+                            param = "prompt" if length >= POOL else "max_tokens"
+                            self.assert_error(response, 400, param,
+                                              [str(length), str(POOL)])
+                            behind = ask_all(nodes, small)
+                        else:
+                            first, *behind = ask_all(nodes, [body, *small])
+                            self.assertEqual(first.lines, reference(body).lines)
+                        for answer, asked in zip(behind, small):
+                            self.assertEqual(answer.lines, reference(asked).lines)
+            # Without a limit the pool's edge is the limit.
+            body = completion(token_prompt(POOL - 20, seed=2811), ignore_eos=True, **GREEDY)
+            del body["max_tokens"]
+            answer = ask(nodes, body)
+            self.assertEqual((answer.finish, len(answer.tokens)), ("length", 20))
+            self.wait_idle(nodes)
+
+    def test_b29_block_borders_on_a_used_pool(self):
+        """Every block held another's rows (test builds fill freed blocks with NaN); the answers
+        are those of a process in which no block was ever used."""
+        lengths = (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1)
+        bodies = [completion(token_prompt(length, seed=2900 + length), max_tokens=2 * BLOCK + 3,
+                             ignore_eos=True, **(GREEDY if length % 2 else SEEDED))
+                  for length in lengths]
+        fresh = self.start_own(make_single("b29-fresh", "--prefix-cache", "off"))
+        wanted = [ask(fresh, body).lines for body in bodies]
+        for nodes in small_sets("b29"):
+            nodes = self.start_own(nodes)
+            for seed in range(3):
+                ask_all(nodes, [completion(token_prompt(POOL - 8, seed=2950 + seed), max_tokens=8,
+                                           ignore_eos=True, **GREEDY)])
+            for blocks in pools(nodes):
+                self.assertLess(blocks["free"], 2, "the junk filled the pool")
+            for body, lines in zip(bodies, wanted):
+                self.assertEqual(ask(nodes, body).lines, lines)
+            for answer, lines in zip(ask_all(nodes, bodies), wanted):
+                self.assertEqual(answer.lines, lines)
+            self.wait_idle(nodes)
+
+
+def task_files(node, name):
+    folder = f"/proc/{node.process.pid}/task"
+    for task in os.listdir(folder):
+        with open(f"{folder}/{task}/{name}", encoding="ascii") as file:
+            yield file.read()
+
+
+def cpu_ticks(node):
+    with open(f"/proc/{node.process.pid}/stat", encoding="ascii") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+class MachineTest(E2eCase):
+    def test_idle_nodes_use_no_cpu(self):
+        """CPU time, not time: a busy machine changes nothing. Beats and wake-ups once a second
+        are all that runs."""
+        seconds = 4
+        nodes = [*single().nodes, *pair().nodes]
+        self.wait_idle(single())
+        self.wait_idle(pair())
+        time.sleep(0.2)  # workers that spun after the last step sleep by now
+        before = [cpu_ticks(node) for node in nodes]
+        time.sleep(seconds)
+        used = {node.name: cpu_ticks(node) - was for node, was in zip(nodes, before)}
+        allowed = seconds * os.sysconf("SC_CLK_TCK") * 0.01 * Settings.patience
+        for name, ticks in used.items():
+            self.assertLessEqual(ticks, allowed, f"{name} is not idle: {used}")
+
+    def test_two_nodes_keep_to_their_cores(self):
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        if len(cores) < 2:
+            self.skipTest("one CPU: there are no two cores to keep to")
+        nodes = [self.start_own(Single(Settings.binary, Settings.model, Settings.logs,
+                                       name=f"core-{core}",
+                                       flags=["-t", 1, "--kv-memory", "64M",
+                                              "--cpu-mask", f"{1 << core:x}"]))
+                 for core in cores]
+        bodies = [completion(token_prompt(300, seed=core), max_tokens=16, **GREEDY)
+                  for core in cores]
+        for node, body, core in zip(nodes, bodies, cores):
+            self.assertEqual(ask(node, body).lines, reference(body).lines)
+            for status in task_files(node.front, "status"):
+                mask = next(l for l in status.splitlines() if l.startswith("Cpus_allowed_list:"))
+                self.assertEqual(mask.split()[1], str(core), status.splitlines()[0])
