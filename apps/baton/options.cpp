@@ -58,6 +58,13 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--prefill-peers", options.prefill_peers, "HOST:PORT,... of prefill nodes (router)");
   flag(app, "--decode-peers", options.decode_peers,
        "HOST:PORT,... of decode nodes (router and prefill nodes)");
+  flag(app, "--policy", options.policy,
+       "how a router picks nodes: least-loaded, round-robin, or kv-aware (who probably has the "
+       "prompt's KV, weighed against load)")
+      ->check(CLI::IsMember({"least-loaded", "round-robin", "kv-aware"}));
+  flag(app, "--local-prefill-tokens", options.local_prefill_tokens,
+       "kv-aware: a prompt of which the decode node lacks at most so many tokens is computed there")
+      ->check(CLI::Range(0, 1 << 20));
 }
 
 void add_engine_flags(CLI::App& app, ServeOptions& options) {

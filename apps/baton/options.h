@@ -30,6 +30,8 @@ struct ServeOptions {
   std::string serving_bind;   // host:port of the node protocol; prefill and decode nodes need it
   std::string prefill_peers;  // "a:1,b:2"
   std::string decode_peers;
+  std::string policy = "least-loaded";
+  int local_prefill_tokens = 64;
   std::vector<std::string> api_keys;
 
   int context_tokens = 0;  // 0: min(model, pool)

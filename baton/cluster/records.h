@@ -26,6 +26,9 @@ struct NodeRecord {
   TimePoint last_seen{};
   std::string down_reason;     // set when kDown
   std::uint32_t assigned = 0;  // sequences that this owner has there now
+  // Of those that it prefills: tokens that it probably has to compute yet (routing by cached
+  // prefixes).
+  std::int64_t prefill_tokens = 0;
 };
 
 class NodeTable {

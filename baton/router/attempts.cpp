@@ -38,6 +38,14 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   wish.prompt_tokens = prompt;
   wish.total_tokens =
       static_cast<std::int64_t>(sequence.submit.prompt.size()) + sequence.submit.max_tokens;
+  if (options_.policy == PolicyKind::kKvAware) {
+    if (sequence.chunks.empty()) {
+      sequence.chunks = chunk_names(sequence.submit.cache_namespace, sequence.submit.prompt);
+    }
+    wish.chunks = sequence.chunks;
+    wish.prefixes = &prefixes_;
+    wish.local_prefill_tokens = options_.local_prefill_tokens;
+  }
   const std::optional<Pick> pick = policy_.pick(nodes_, wish);
   if (!pick) {
     sequence.state = Sequence::State::kWaiting;
@@ -67,9 +75,12 @@ void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {
   for (const NodeId* id : {&pick.prefill, &pick.decode}) {
     if (cluster::NodeRecord* node = nodes_.find(*id)) {
       ++node->assigned;
+      node->prefill_tokens += id == &pick.prefill ? pick.new_tokens : 0;
+      note_cached(*id, sequence.chunks);
     }
   }
-  if (!split) {
+  sequence.prefill_tokens = pick.new_tokens;
+  if (!split && !pick.by_choice) {
     count(stats_->local_fallbacks);
   }
   // The decode node first: its reservation is what the prefill node will wait for.
@@ -150,8 +161,13 @@ std::vector<SequenceKey> Router::keys() const {
 
 void Router::end_sequence(Sequence& sequence, Commands& out) {
   const RequestId id = sequence.submit.key.request;
-  close_leg(sequence.prefill);
-  close_leg(sequence.decode);
+  if (options_.policy == PolicyKind::kKvAware && !sequence.decode.value.empty()) {
+    // The next turn of a conversation begins with this answer.
+    note_cached(sequence.decode, chunk_names(sequence.submit.cache_namespace,
+                                             sequence.submit.prompt, sequence.submit.emitted));
+  }
+  close_leg(sequence, sequence.prefill);
+  close_leg(sequence, sequence.decode);
   sequence.state = Sequence::State::kEnded;
   sequence.ahead.clear();
   Request& request = *find(id);
@@ -161,15 +177,25 @@ void Router::end_sequence(Sequence& sequence, Commands& out) {
   }
 }
 
-void Router::close_leg(NodeId& leg) {
+void Router::close_leg(Sequence& sequence, NodeId& leg) {
   if (leg.value.empty()) {
     return;
   }
   cluster::NodeRecord* node = nodes_.find(leg);
   if (node != nullptr && node->assigned > 0) {
     --node->assigned;
+    if (&leg == &sequence.prefill) {
+      node->prefill_tokens -= std::min(node->prefill_tokens, sequence.prefill_tokens);
+    }
   }
   leg = {};
+}
+
+void Router::note_cached(const NodeId& id, std::span<const ChunkName> chunks) {
+  const cluster::NodeRecord* node = nodes_.find(id);
+  if (node != nullptr && !chunks.empty()) {
+    prefixes_.note_use(id, chunks, node->info.pool_tokens);
+  }
 }
 
 // Tells every node that may still hold something of the current attempt, and forgets the legs.
@@ -185,7 +211,7 @@ void Router::abort_legs(Sequence& sequence, const Error& reason, Commands& out) 
     if (node != nullptr && node->state != cluster::NodeState::kDown) {
       out.emplace_back(SendAbort{*leg, sequence.submit.key, reason});
     }
-    close_leg(*leg);
+    close_leg(sequence, *leg);
   }
 }
 

@@ -9,6 +9,12 @@ namespace {
 using cluster::NodeRecord;
 using message::NodeRole;
 
+// What a sequence under way is worth in tokens to compute, for kKvAware: about the prompt whose
+// computing delays a node's others as much as one more row in each of its steps.
+constexpr std::int64_t kSequenceTokens = 256;
+// KV travels faster than it is computed: so many tokens arrive in the time of one.
+constexpr std::int64_t kTransferSpeed = 8;
+
 bool is_among(const NodeRecord& node, const std::vector<NodeId>& ids) {
   return std::find(ids.begin(), ids.end(), node.info.id) != ids.end();
 }
@@ -17,6 +23,12 @@ bool is_among(const NodeRecord& node, const std::vector<NodeId>& ids) {
 std::uint64_t load_of(const NodeRecord& node) {
   const std::uint64_t reported = std::uint64_t{node.load.running} + node.load.waiting;
   return std::max<std::uint64_t>(node.assigned, reported);
+}
+
+std::int64_t new_tokens(const NodeRecord& node, const Wish& wish) {
+  const std::int64_t cached =
+      wish.prefixes == nullptr ? 0 : wish.prefixes->cached_tokens(node.info.id, wish.chunks);
+  return wish.prompt_tokens - std::min(cached, wish.prompt_tokens);
 }
 
 std::vector<const NodeRecord*> fitting(const cluster::NodeTable& nodes, NodeRole role,
@@ -45,6 +57,35 @@ std::vector<const NodeRecord*> with_partner(const std::vector<const NodeRecord*>
 
 }  // namespace
 
+Result<PolicyKind> parse_policy(std::string_view name) {
+  if (name == "round-robin") {
+    return PolicyKind::kRoundRobin;
+  }
+  if (name == "least-loaded") {
+    return PolicyKind::kLeastLoaded;
+  }
+  if (name == "kv-aware") {
+    return PolicyKind::kKvAware;
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              "'" + std::string(name) + "' is no policy: round-robin, least-loaded or kv-aware",
+              "policy");
+}
+
+// Tokens to compute until this one has its first: what waits there, what it lacks.
+std::int64_t Policy::cost(const NodeRecord& node, const Wish& wish) const {
+  const auto sequences = static_cast<std::int64_t>(load_of(node));
+  if (kind_ != PolicyKind::kKvAware) {
+    return sequences;
+  }
+  const std::int64_t lacking = new_tokens(node, wish);
+  if (node.info.role == NodeRole::kPrefill) {
+    const auto others = sequences - static_cast<std::int64_t>(node.assigned);
+    return node.prefill_tokens + others * kSequenceTokens + lacking;
+  }
+  return sequences * kSequenceTokens + lacking / kTransferSpeed;
+}
+
 const NodeRecord* Policy::best(const std::vector<const NodeRecord*>& candidates, const Wish& wish,
                                std::uint64_t& turn) const {
   std::vector<const NodeRecord*> preferred;
@@ -63,11 +104,14 @@ const NodeRecord* Policy::best(const std::vector<const NodeRecord*>& candidates,
   // The turn moves on with every pick, so equal loads are shared out in order.
   const std::size_t first = static_cast<std::size_t>(turn++ % from.size());
   const NodeRecord* chosen = from[first];
-  if (kind_ == PolicyKind::kLeastLoaded) {
+  if (kind_ != PolicyKind::kRoundRobin) {
+    std::int64_t least = cost(*chosen, wish);
     for (std::size_t step = 1; step < from.size(); ++step) {
       const NodeRecord* node = from[(first + step) % from.size()];
-      if (load_of(*node) < load_of(*chosen)) {
+      const std::int64_t its = cost(*node, wish);
+      if (its < least) {
         chosen = node;
+        least = its;
       }
     }
   }
@@ -80,15 +124,18 @@ std::optional<Pick> Policy::pick(const cluster::NodeTable& nodes, const Wish& wi
   const auto paired = with_partner(decode, prefill);
   if (!paired.empty()) {
     const NodeRecord* d = best(paired, wish, decode_turn_);
+    if (wish.prefixes != nullptr && new_tokens(*d, wish) <= wish.local_prefill_tokens) {
+      return Pick{{}, d->info.id, d->info.exactness_tag, 0, true};
+    }
     const NodeRecord* p = best(with_partner(prefill, {d}), wish, prefill_turn_);
-    return Pick{p->info.id, d->info.id, d->info.exactness_tag};
+    return Pick{p->info.id, d->info.id, d->info.exactness_tag, new_tokens(*p, wish)};
   }
   if (const NodeRecord* d = best(decode, wish, decode_turn_)) {
     return Pick{NodeId{}, d->info.id, d->info.exactness_tag};
   }
   if (const NodeRecord* p =
           best(fitting(nodes, NodeRole::kPrefill, wish, wish.total_tokens), wish, prefill_turn_)) {
-    return Pick{p->info.id, NodeId{}, p->info.exactness_tag};
+    return Pick{p->info.id, NodeId{}, p->info.exactness_tag, new_tokens(*p, wish)};
   }
   return std::nullopt;
 }

@@ -2,22 +2,30 @@
 #pragma once
 
 #include "baton/base/ids.h"
+#include "baton/base/result.h"
 #include "baton/cluster/records.h"
+#include "baton/router/prefix_map.h"
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace baton::router {
 
-enum class PolicyKind : std::uint8_t { kRoundRobin, kLeastLoaded };
+enum class PolicyKind : std::uint8_t { kRoundRobin, kLeastLoaded, kKvAware };
+// "round-robin", "least-loaded", "kv-aware". Errors: kInvalidArgument.
+Result<PolicyKind> parse_policy(std::string_view name);
 
 // One of the two may be empty: the other node does both.
 struct Pick {
   NodeId prefill;
   NodeId decode;
   std::string exactness_tag;
+  std::int64_t new_tokens = 0;  // that the prefill node probably has to compute
+  bool by_choice = false;       // the decode node alone, though there are prefill nodes
 };
 
 struct Wish {
@@ -28,6 +36,11 @@ struct Wish {
   // prompt only.
   std::int64_t prompt_tokens = 0;
   std::int64_t total_tokens = 0;  // prompt + limit
+  // kKvAware: names of the prompt's chunks, and who has them.
+  std::span<const ChunkName> chunks;
+  const PrefixMap* prefixes = nullptr;
+  // So many new tokens, at most, are computed on the decode node rather than handed over; 0: never.
+  std::int64_t local_prefill_tokens = 0;
 };
 
 class Policy {
@@ -39,6 +52,7 @@ class Policy {
  private:
   const cluster::NodeRecord* best(const std::vector<const cluster::NodeRecord*>& candidates,
                                   const Wish& wish, std::uint64_t& turn) const;
+  [[nodiscard]] std::int64_t cost(const cluster::NodeRecord& node, const Wish& wish) const;
 
   PolicyKind kind_;
   std::uint64_t prefill_turn_ = 0;

@@ -59,11 +59,10 @@ Status Router::admission(const message::Submit& submit) const {
   Policy probe(options_.policy);
   const auto prompt = static_cast<std::int64_t>(submit.prompt.size());
   const std::int64_t total = prompt + submit.max_tokens;
-  if (!probe.pick(nodes_, {.exactness_tag = {},
-                           .avoid = {},
-                           .prefer = {},
-                           .prompt_tokens = prompt,
-                           .total_tokens = total})) {
+  Wish wish;
+  wish.prompt_tokens = prompt;
+  wish.total_tokens = total;
+  if (!probe.pick(nodes_, wish)) {
     std::int64_t most = 0;
     for (const auto& [id, node] : nodes_.nodes()) {
       most = std::max(most,
@@ -152,7 +151,7 @@ void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, T
     sequence->route.kv_bytes = std::max(sequence->route.kv_bytes, token.kv_bytes);
     if (from == sequence->decode && !sequence->prefill.value.empty()) {
       note(*sequence, EventKind::kCommitted, from);
-      close_leg(sequence->prefill);  // its Commit was verified: that node's part is over
+      close_leg(*sequence, sequence->prefill);  // its Commit was verified: that node's part is over
     }
     if (!sequence->progressed && token.index == sequence->next_index()) {
       note(*sequence, EventKind::kFirstToken, from.value.empty() ? options_.self : from);
@@ -287,6 +286,7 @@ void Router::on_node_up(const message::NodeUp& event, TimePoint now, Commands& o
 void Router::on_node_down(const message::NodeDown& event, TimePoint now, Commands& out) {
   history_.set_time(now);
   nodes_.down(event);
+  prefixes_.forget(event.id);
   for (const SequenceKey& key : keys()) {
     Sequence* sequence = find_live(key, event.id);
     if (sequence != nullptr) {

@@ -11,12 +11,14 @@
 #include "baton/message/request.h"
 #include "baton/router/history.h"
 #include "baton/router/policy.h"
+#include "baton/router/prefix_map.h"
 #include "baton/router/stats.h"
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -73,7 +75,8 @@ struct RouterOptions {
   bool local_engine = false;  // single node: RunLocal, no peers
   NodeId self{};              // shown in Route when local
   PolicyKind policy = PolicyKind::kLeastLoaded;
-  std::size_t max_active = 1024;   // requests; 429 above
+  std::int64_t local_prefill_tokens = 64;  // see Wish; kKvAware only
+  std::size_t max_active = 1024;           // requests; 429 above
   std::uint32_t max_attempts = 8;  // epochs of one sequence; then the last error is the answer
   Duration queue_deadline = std::chrono::seconds(30);  // waiting for a node that takes it
   // A running attempt without a token: the backstop behind the leases of handoff/,
@@ -147,7 +150,8 @@ class Router {
   void release_ready(Sequence& sequence, Commands& out);
   void end_sequence(Sequence& sequence, Commands& out);
   void release_siblings(RequestId id, TimePoint now, Commands& out);
-  void close_leg(NodeId& leg);
+  void close_leg(Sequence& sequence, NodeId& leg);
+  void note_cached(const NodeId& id, std::span<const ChunkName> chunks);
   void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
   void fail_request(RequestId id, Error error, Commands& out);
   void erase(RequestId id, End end, std::string_view error);
@@ -158,6 +162,7 @@ class Router {
   RouterOptions options_;
   cluster::NodeTable nodes_;
   Policy policy_;
+  PrefixMap prefixes_;
   bool local_ready_ = false;
   bool draining_ = false;
   bool was_ready_ = false;  // a pair was there once: from then on one node is enough
