@@ -46,6 +46,7 @@ void write_node(JsonWriter& json, const cluster::NodeRecord& node, const Cluster
   json.key("reason").string(node.down_reason);
   json.key("seen_us").integer(microseconds(node.last_seen - view.started));
   json.key("assigned").unsigned_integer(node.assigned);
+  json.key("faults").unsigned_integer(node.faults);
   json.key("running").unsigned_integer(node.load.running);
   json.key("waiting").unsigned_integer(node.load.waiting);
   json.key("free_blocks").unsigned_integer(node.load.free_blocks);

@@ -142,6 +142,8 @@ void add_router(MetricsPage& page, const router::Stats& router) {
                    reader(router.replays));
   page.add_counter("baton_local_fallbacks_total", "attempts on one node for want of a pair", {},
                    reader(router.local_fallbacks));
+  page.add_counter("baton_nodes_shunned_total", "times that a node failed too often in a row", {},
+                   reader(router.nodes_shunned));
   page.add_counter("baton_token_mismatches_total", "repeated tokens that differed: a bug", {},
                    reader(router.mismatches));
 }

@@ -61,6 +61,8 @@ void NodeTable::up(const message::NodeUp& event, TimePoint now) {
   record.state = NodeState::kUp;
   record.last_seen = now;
   record.down_reason.clear();
+  record.faults = 0;
+  record.shunned_until = {};
 }
 
 void NodeTable::down(const message::NodeDown& event) {

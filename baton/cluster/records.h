@@ -29,6 +29,9 @@ struct NodeRecord {
   // Of those that it prefills: tokens that it probably has to compute yet (routing by cached
   // prefixes).
   std::int64_t prefill_tokens = 0;
+  // Circuit breaker: attempts in a row that failed there, and until when others are asked first.
+  std::uint32_t faults = 0;
+  TimePoint shunned_until{};
 };
 
 class NodeTable {

@@ -10,6 +10,18 @@ namespace baton::router {
 namespace {
 
 constexpr Duration kMaxBackoff = std::chrono::seconds(1);
+// One lost attempt may be anybody's fault, three in a row without a token are the node's. It is
+// left alone for a second, then for twice as long after each further one: a request meets it at
+// most once in that time, and only as long as there is another.
+constexpr std::uint32_t kFaultsToShun = 3;
+constexpr Duration kShunFirst = std::chrono::seconds(1);
+constexpr std::uint32_t kShunDoublings = 5;  // 32 s
+
+// Full, draining or aborted is no fault.
+bool is_fault(ErrorCode code) {
+  return code == ErrorCode::kDeadlineExceeded || code == ErrorCode::kPeerLost ||
+         code == ErrorCode::kCorruptFrame || code == ErrorCode::kProtocol || code == ErrorCode::kIo;
+}
 
 }  // namespace
 
@@ -34,6 +46,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   Wish wish;
   wish.exactness_tag = sequence.submit.emitted.empty() ? std::string() : sequence.exactness_tag;
   wish.avoid = sequence.avoid;
+  wish.now = now;
   wish.prefer = sequence.prefer;
   wish.prompt_tokens = prompt;
   wish.total_tokens =
@@ -99,6 +112,7 @@ void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoi
   note(sequence, EventKind::kLost, culprit.value.empty() ? options_.self : culprit, {},
        why.message);
   abort_legs(sequence, why, out);
+  note_fault(culprit, why.code, now);
   if (sequence.progressed) {
     sequence.attempts = 0;
     sequence.avoid.clear();
@@ -126,6 +140,18 @@ void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoi
       std::clamp(std::max(sequence.backoff * 2, hint), options_.retry_backoff, kMaxBackoff);
   sequence.state = Sequence::State::kWaiting;
   sequence.retry_at = now + sequence.backoff;
+}
+
+void Router::note_fault(const NodeId& id, ErrorCode code, TimePoint now) {
+  cluster::NodeRecord* node = nodes_.find(id);
+  if (node == nullptr || node->state == cluster::NodeState::kDown || !is_fault(code)) {
+    return;  // who is down is not asked anyway, and may come back whole
+  }
+  if (++node->faults >= kFaultsToShun) {
+    node->shunned_until =
+        now + kShunFirst * (1U << std::min(node->faults - kFaultsToShun, kShunDoublings));
+    count(stats_->nodes_shunned);
+  }
 }
 
 // ---- book-keeping ----

@@ -88,10 +88,14 @@ std::int64_t Policy::cost(const NodeRecord& node, const Wish& wish) const {
 
 const NodeRecord* Policy::best(const std::vector<const NodeRecord*>& candidates, const Wish& wish,
                                std::uint64_t& turn) const {
-  std::vector<const NodeRecord*> preferred;
-  std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(preferred),
-               [&](const NodeRecord* node) { return !is_among(*node, wish.avoid); });
-  const auto& from = preferred.empty() ? candidates : preferred;
+  const auto without = [](std::vector<const NodeRecord*> nodes, const auto& unwanted) {
+    std::vector<const NodeRecord*> left = nodes;
+    std::erase_if(left, unwanted);
+    return left.empty() ? nodes : left;
+  };
+  const auto from = without(
+      without(candidates, [&](const NodeRecord* node) { return is_among(*node, wish.avoid); }),
+      [&](const NodeRecord* node) { return node->shunned_until > wish.now; });
   if (from.empty()) {
     return nullptr;
   }

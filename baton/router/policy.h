@@ -31,6 +31,7 @@ struct Pick {
 struct Wish {
   std::string exactness_tag;   // empty: any; a replay must stay within its first tag
   std::vector<NodeId> avoid;   // nodes that just failed it: taken only when nobody else is left
+  TimePoint now{};             // nodes that are shunned until later are asked after the others
   std::vector<NodeId> prefer;  // nodes that have its prompt: taken whatever their load
   // Nodes that can never hold the sequence are no candidates. A prefill node of a pair holds the
   // prompt only.

@@ -148,6 +148,10 @@ void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, T
       continue;
     }
     sequence->silent_until = now + options_.silence_deadline;
+    if (cluster::NodeRecord* node = nodes_.find(from)) {
+      node->faults = 0;
+      node->shunned_until = {};
+    }
     sequence->route.kv_bytes = std::max(sequence->route.kv_bytes, token.kv_bytes);
     if (from == sequence->decode && !sequence->prefill.value.empty()) {
       note(*sequence, EventKind::kCommitted, from);

@@ -151,6 +151,7 @@ class Router {
   void end_sequence(Sequence& sequence, Commands& out);
   void release_siblings(RequestId id, TimePoint now, Commands& out);
   void close_leg(Sequence& sequence, NodeId& leg);
+  void note_fault(const NodeId& id, ErrorCode code, TimePoint now);
   void note_cached(const NodeId& id, std::span<const ChunkName> chunks);
   void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
   void fail_request(RequestId id, Error error, Commands& out);

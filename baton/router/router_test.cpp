@@ -227,6 +227,39 @@ TEST_F(RouterTest, PrefillDeathBeforeIndexZeroGoesElsewhere) {
   only<Deliver>(token("d", key(1, 2), 0, FinishReason::kStop));
 }
 
+// Connected, but every attempt fails there.
+TEST_F(RouterTest, ANodeThatKeepsFailingIsAskedLast) {
+  up("p", NodeRole::kPrefill);
+  up("d", NodeRole::kDecode);
+  up("d2", NodeRole::kDecode);
+  const auto corrupt = [&](const std::string& node, std::uint64_t id) {
+    return refused(node, key(id, 1), true, ErrorCode::kCorruptFrame);
+  };
+  std::uint64_t id = 0;
+  for (int fault = 0; fault < 3; ++fault) {
+    while (only<SendDecode>(start(++id)).node.value != "d") {
+    }
+    EXPECT_EQ(only<SendDecode>(corrupt("d", id)).node.value, "d2");
+  }
+  EXPECT_EQ(router_->stats().nodes_shunned, 1U);
+  for (int n = 0; n < 5; ++n) {
+    EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d2") << "though it has the longer queue";
+  }
+  tick(kSecond);
+  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d") << "one more trial";
+  corrupt("d", id);
+  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d2");
+  tick(kSecond);
+  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d2") << "for longer now";
+  down("d2");
+  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d") << "nobody else is left";
+  token("p", key(id, 1), 0);
+  token("d", key(id, 1), 1);
+  EXPECT_EQ(router_->nodes().find(NodeId{"d"})->faults, 0U) << "it works again";
+  up("d2", NodeRole::kDecode);
+  EXPECT_EQ(router_->stats().nodes_shunned, 2U);
+}
+
 TEST_F(RouterTest, DecodeDeathReplaysWithEmitted) {
   pair();
   up("d2", NodeRole::kDecode);

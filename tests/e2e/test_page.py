@@ -39,7 +39,7 @@ class ClusterDataTest(E2eCase):
             "local_fallbacks", "tokens_delivered"})
         for node in view["nodes"]:
             self.assertEqual(set(node), {
-                "id", "role", "address", "state", "reason", "seen_us", "assigned", "running", "waiting",
+                "id", "role", "address", "state", "reason", "seen_us", "assigned", "faults", "running", "waiting",
                 "free_blocks", "total_blocks", "steps", "context_tokens", "pool_tokens"})
             self.assertLessEqual(node["free_blocks"], node["total_blocks"])
             self.assertLessEqual(node["seen_us"], view["now_us"])
