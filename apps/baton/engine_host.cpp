@@ -105,6 +105,11 @@ bool EngineHost::alive() const {
   return clock_.now() - seen < kStuckAfter;
 }
 
+Duration EngineHost::without_room() const {
+  const std::int64_t since = stats().no_room_since_ns.load(std::memory_order_relaxed);
+  return since == 0 ? Duration{} : clock_.now() - TimePoint(Duration(since));
+}
+
 message::NodeLoad EngineHost::load() const {
   message::NodeLoad load;
   const engine::EngineStats& now = stats();

@@ -26,6 +26,8 @@ class EngineHost {
   void stop();
   // False once the engine thread has not come round for kStuckAfter.
   [[nodiscard]] bool alive() const;
+  // For how long the pool has had no room for whoever is next; 0: it has. Thread: any.
+  [[nodiscard]] Duration without_room() const;
 
   [[nodiscard]] engine::BatchScheduler& scheduler() { return *scheduler_; }
   [[nodiscard]] engine::EventQueue& events() { return events_; }

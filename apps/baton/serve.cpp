@@ -246,6 +246,14 @@ router::Readiness Server::readiness() const {
     now.missing.emplace_back("the engine thread does not answer");
     return now;
   }
+  // Whoever came now would wait past the queue deadline, by the look of it.
+  if (engine_ &&
+      engine_->without_room() > std::chrono::milliseconds(options_.queue_deadline_ms / 2)) {
+    now.missing.emplace_back(
+        "no KV block has become free for whoever is next, for half of "
+        "--queue-deadline-ms");
+    return now;
+  }
   if (owner_loop_) {
     return owner_loop_->readiness();
   }

@@ -141,6 +141,26 @@ TEST(Preemption, WaitsForLeases) {
   EXPECT_EQ(node.ids(local.key), node.reference(local));
 }
 
+// Since when nobody was let in: what makes a node unready.
+TEST(Room, SaysSinceWhenThereIsNone) {
+  EngineHarness node(small(8));
+  const auto since = [&] { return node.engine.stats().no_room_since_ns.load(); };
+  node.clock.advance(std::chrono::seconds(5));
+  node.post(message::PrefillForHandoff{submit_of(1, 200, 10)});  // 7 of 8 blocks
+  node.run_until_idle();
+  EXPECT_EQ(since(), 0);
+  node.post(message::RunLocally{submit_of(2, 60, 10)});
+  node.run_until_idle();
+  const std::int64_t began = since();
+  EXPECT_EQ(began, node.clock.now().time_since_epoch().count());
+  node.clock.advance(std::chrono::seconds(7));
+  node.run_until_idle();
+  EXPECT_EQ(since(), began) << "still the same one";
+  node.post(message::Release{node.prefilled[key_of(1)].blocks.lease});
+  node.run_until_idle();
+  EXPECT_EQ(since(), 0);
+}
+
 // Prompts and limits at the edge of a used pool (field reports B28 and B29).
 TEST(Room, AtTheEdgeOfAUsedPool) {
   for (const std::int32_t block_tokens : {32, 64}) {

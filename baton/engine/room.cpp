@@ -19,10 +19,17 @@ std::vector<kv::BlockRef> BatchScheduler::take_blocks(std::size_t group, std::ui
 }
 
 void BatchScheduler::admit() {
-  while (const auto key = scheduler_.next_waiting()) {
-    if (!admit_one(*key) && !admit_granted(*key)) {
-      return;
-    }
+  bool has_room = true;
+  bool admitted = false;
+  while (const auto key = has_room ? scheduler_.next_waiting() : std::nullopt) {
+    has_room = admit_one(*key) || admit_granted(*key);
+    admitted = admitted || has_room;
+  }
+  std::atomic<std::int64_t>& since = stats_.no_room_since_ns;
+  if (has_room) {
+    since.store(0, std::memory_order_relaxed);
+  } else if (admitted || since.load(std::memory_order_relaxed) == 0) {
+    since.store(clock_.now().time_since_epoch().count(), std::memory_order_relaxed);
   }
 }
 

@@ -57,6 +57,8 @@ struct EngineStats {
   std::atomic<bool> draining{false};
   // Clock::now() of the loop's last turn; the loop wakes each second, so an old one means stuck.
   std::atomic<std::int64_t> last_turn_ns{0};
+  // Clock::now() since which the first in order finds no block and nobody was admitted; 0: not so.
+  std::atomic<std::int64_t> no_room_since_ns{0};
   const std::unique_ptr<GroupGauges[]> groups;  // [group_count]
   const std::size_t group_count;
 

@@ -1,11 +1,13 @@
 """Small pools, used pools, idle nodes and nodes that share a machine."""
 import os
+import threading
 import time
 
 from harness.case import (COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, ask_all, completion,
                           make_single, pair, patient, reference, single, token_prompt)
 from harness.cluster import Cluster, Single
 from harness.metrics import expected_kv_bytes, scrape
+from harness.node import wait_until
 
 BLOCK = 64
 BLOCKS = 8
@@ -53,6 +55,30 @@ class SmallPoolTest(E2eCase):
             answer = ask(nodes, body)
             self.assertEqual((answer.finish, len(answer.tokens)), ("length", 20))
             self.wait_idle(nodes)
+
+    def test_ready_says_when_no_block_becomes_free(self):
+        """One stream has the whole pool for longer than half of the queue deadline."""
+        nodes = self.start_own(Single(Settings.binary, Settings.model, Settings.logs, name="full",
+                                      flags=[*FLAGS, "--queue-deadline-ms", 2000,
+                                             "--failpoints", "engine.step=sleep:20"]))
+        client = nodes.front.client(timeout_s=patient(60))
+        body = completion(token_prompt(300, seed=1), max_tokens=200, ignore_eos=True, **GREEDY)
+        stream = client.stream(COMPLETIONS, dict(body, stream_options={"include_usage": True}))
+        bodies = iter(stream)
+        next(bodies)
+        answers = []
+        late = completion(token_prompt(400, seed=2), max_tokens=4, **GREEDY)
+        thread = threading.Thread(target=lambda: answers.append(
+            nodes.front.client(timeout_s=patient(60)).post(COMPLETIONS, late).status))
+        thread.start()
+        wait_until(lambda: nodes.front.ready_status() == 503, patient(3), "not ready: no room")
+        self.assertIn("no KV block", nodes.front.client().get("/ready").text)
+        for _ in bodies:
+            pass
+        thread.join()
+        self.assertTrue(stream.done)
+        self.assertEqual(answers, [429], "its queue deadline passed")
+        wait_until(lambda: nodes.front.ready_status() == 200, patient(3), "there is room again")
 
     def test_b29_block_borders_on_a_used_pool(self):
         """Every block held another's rows (test builds fill freed blocks with NaN); the answers
