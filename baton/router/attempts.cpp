@@ -36,7 +36,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
     sequence.state = Sequence::State::kRunning;
     sequence.silent_until = now + options_.silence_deadline;
     sequence.on_local_engine = true;
-    sequence.route = {options_.self, options_.self, false, 0};
+    sequence.route = {options_.self, options_.self, false, 0, options_.exactness_tag};
     note(sequence, EventKind::kSent, options_.self, options_.self);
     out.emplace_back(RunLocal{sequence.submit});
     return;
@@ -44,7 +44,8 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   const auto prompt =
       static_cast<std::int64_t>(sequence.submit.prompt.size() + sequence.submit.emitted.size());
   Wish wish;
-  wish.exactness_tag = sequence.submit.emitted.empty() ? std::string() : sequence.exactness_tag;
+  wish.exactness_tag =
+      sequence.submit.emitted.empty() ? sequence.required_tag : sequence.exactness_tag;
   wish.avoid = sequence.avoid;
   wish.now = now;
   wish.prefer = sequence.prefer;
@@ -81,7 +82,8 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
 void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {
   const bool split = !pick.prefill.value.empty() && !pick.decode.value.empty();
   const NodeId& alone = pick.decode.value.empty() ? pick.prefill : pick.decode;
-  sequence.route = {split ? pick.prefill : alone, split ? pick.decode : alone, split, 0};
+  sequence.route = {split ? pick.prefill : alone, split ? pick.decode : alone, split, 0,
+                    pick.exactness_tag};
   sequence.prefill = pick.prefill;
   sequence.decode = pick.decode;
   note(sequence, EventKind::kSent, sequence.route.prefill_node, sequence.route.decode_node);

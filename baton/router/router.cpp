@@ -34,7 +34,7 @@ Router::~Router() = default;
 
 // ---- requests ----
 
-Status Router::admission(const message::Submit& submit) const {
+Status Router::admission(const message::Submit& submit, const std::string& exactness_tag) const {
   if (draining_) {
     return fail({ErrorCode::kUnavailable, "the server is shutting down", {}, kRetryAfterMs});
   }
@@ -56,10 +56,18 @@ Status Router::admission(const message::Submit& submit) const {
   if (options_.local_engine) {
     return {};  // the engine judges length
   }
+  const std::vector<std::string> tags = exactness_tags();
+  if (!exactness_tag.empty() && std::find(tags.begin(), tags.end(), exactness_tag) == tags.end()) {
+    return fail({ErrorCode::kUnavailable,
+                 "no node is up that computes as the one that began the answer",
+                 {},
+                 kRetryAfterMs});
+  }
   Policy probe(options_.policy);
   const auto prompt = static_cast<std::int64_t>(submit.prompt.size());
   const std::int64_t total = prompt + submit.max_tokens;
   Wish wish;
+  wish.exactness_tag = exactness_tag;
   wish.prompt_tokens = prompt;
   wish.total_tokens = total;
   if (!probe.pick(nodes_, wish)) {
@@ -77,11 +85,12 @@ Status Router::admission(const message::Submit& submit) const {
   return {};
 }
 
-Status Router::start(std::vector<message::Submit> choices, TimePoint now, Commands& out) {
+Status Router::start(std::vector<message::Submit> choices, TimePoint now, Commands& out,
+                     const std::string& exactness_tag) {
   BATON_CHECK(!choices.empty());
   const RequestId id = choices.front().key.request;
   BATON_CHECK(requests_.count(id) == 0, "request {} started twice", to_string(id));
-  if (Status admitted = admission(choices.front()); !admitted) {
+  if (Status admitted = admission(choices.front(), exactness_tag); !admitted) {
     count(stats_->rejected);
     return admitted;
   }
@@ -94,6 +103,7 @@ Status Router::start(std::vector<message::Submit> choices, TimePoint now, Comman
     sequence->submit.key.epoch.value = 0;
     sequence->state = request->choices.empty() ? Sequence::State::kWaiting : Sequence::State::kHeld;
     sequence->wait_deadline = now + options_.queue_deadline;
+    sequence->required_tag = exactness_tag;
     request->choices.push_back(std::move(sequence));
   }
   request->open = request->choices.size();
@@ -103,6 +113,9 @@ Status Router::start(std::vector<message::Submit> choices, TimePoint now, Comman
                  static_cast<std::int32_t>(one.prompt.size()), one.max_tokens);
   count(stats_->accepted);
   count(stats_->active);
+  if (!exactness_tag.empty()) {
+    count(stats_->resumed);
+  }
   Request& placed = *requests_.emplace(id, std::move(request)).first->second;
   attempt(*placed.choices.front(), now, out);
   return {};
@@ -181,8 +194,9 @@ void Router::release_siblings(RequestId id, TimePoint now, Commands& out) {
     }
     Sequence& sequence = *request->choices[choice];
     if (sequence.state == Sequence::State::kHeld) {
-      const Route& route = request->choices.front()->route;
-      sequence.prefer = {route.prefill_node, route.decode_node};
+      const Sequence& first = *request->choices.front();
+      sequence.prefer = {first.route.prefill_node, first.route.decode_node};
+      sequence.required_tag = first.exactness_tag;  // one answer is of one tag
       sequence.wait_deadline = now + options_.queue_deadline;
       attempt(sequence, now, out);
     }
@@ -344,79 +358,6 @@ std::optional<TimePoint> Router::next_deadline() const {
     }
   }
   return earliest;
-}
-
-bool Router::has_pair() const {
-  if (options_.local_engine) {
-    return local_ready_;
-  }
-  const auto prefill = nodes_.usable(message::NodeRole::kPrefill);
-  const auto decode = nodes_.usable(message::NodeRole::kDecode);
-  const bool expects_prefill = nodes_.expects(message::NodeRole::kPrefill);
-  const bool expects_decode = nodes_.expects(message::NodeRole::kDecode);
-  if (expects_prefill != expects_decode) {
-    return expects_prefill ? !prefill.empty() : !decode.empty();  // only one kind was asked for
-  }
-  return std::any_of(prefill.begin(), prefill.end(), [&](const auto* p) {
-    return std::any_of(decode.begin(), decode.end(), [&](const auto* d) {
-      return p->info.exactness_tag == d->info.exactness_tag;
-    });
-  });
-}
-
-namespace {
-
-// The parts ("name=value", joined by ';') in which `one` differs from `other`.
-std::string differing_parts(const std::string& one, const std::string& other) {
-  std::string result;
-  std::size_t begin = 0;
-  while (begin <= one.size()) {
-    const std::size_t end = std::min(one.find(';', begin), one.size());
-    const std::string part = one.substr(begin, end - begin);
-    if ((";" + other + ";").find(";" + part + ";") == std::string::npos) {
-      result += (result.empty() ? "" : ";") + part;
-    }
-    begin = end + 1;
-  }
-  return result;
-}
-
-// Both kinds are up, yet none of them may pair: which part of their exactness tags differs.
-std::string why_no_pair(const cluster::NodeTable& nodes) {
-  const auto prefill = nodes.usable(message::NodeRole::kPrefill);
-  const auto decode = nodes.usable(message::NodeRole::kDecode);
-  if (prefill.empty() || decode.empty()) {
-    return "no prefill node and decode node are up";
-  }
-  const message::NodeInfo& p = prefill.front()->info;
-  const message::NodeInfo& d = decode.front()->info;
-  return "exactness_tag differs: prefill node " + p.id.value + " has '" +
-         differing_parts(p.exactness_tag, d.exactness_tag) + "', decode node " + d.id.value +
-         " has '" + differing_parts(d.exactness_tag, p.exactness_tag) + "'";
-}
-
-}  // namespace
-
-Readiness Router::readiness() const {
-  Readiness out;
-  if (options_.local_engine) {
-    out.ready = local_ready_ && !draining_;
-    if (!local_ready_) {
-      out.missing.emplace_back("the engine is not running");
-    }
-  } else {
-    const bool anybody = !nodes_.usable(message::NodeRole::kPrefill).empty() ||
-                         !nodes_.usable(message::NodeRole::kDecode).empty();
-    out.ready = (has_pair() || (was_ready_ && anybody)) && !draining_;
-    out.missing = nodes_.missing();
-    if (!out.ready && out.missing.empty()) {
-      out.missing.push_back(why_no_pair(nodes_));
-    }
-  }
-  if (draining_) {
-    out.missing.emplace_back("shutting down");
-  }
-  return out;
 }
 
 }  // namespace baton::router

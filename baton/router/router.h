@@ -33,6 +33,7 @@ struct Route {
   NodeId decode_node;
   bool split = false;          // false: prefilled and decoded on one node
   std::uint64_t kv_bytes = 0;  // received by handoff so far
+  std::string exactness_tag;   // of the nodes
 };
 
 // ---- commands: to be carried out in order ----
@@ -72,8 +73,9 @@ using Command = std::variant<SendPrefill, SendDecode, RunLocal, SendAbort, Deliv
 using Commands = std::vector<Command>;
 
 struct RouterOptions {
-  bool local_engine = false;  // single node: RunLocal, no peers
-  NodeId self{};              // shown in Route when local
+  bool local_engine = false;    // single node: RunLocal, no peers
+  NodeId self{};                // shown in Route when local
+  std::string exactness_tag{};  // of the local engine
   PolicyKind policy = PolicyKind::kLeastLoaded;
   std::int64_t local_prefill_tokens = 64;  // see Wish; kKvAware only
   std::size_t max_active = 1024;           // requests; 429 above
@@ -96,9 +98,11 @@ class Router {
   ~Router();
 
   // A new request: one Submit per choice, equal but for key.choice (0, 1, ...); epochs are set
-  // here. Errors: kOverloaded (max_active; retry_after set), kUnavailable (no node could serve now,
-  // or draining), kContextTooLong (prompt + max_tokens above every usable node's context or pool).
-  Status start(std::vector<message::Submit> choices, TimePoint now, Commands& out);
+  // here. An answer that was begun elsewhere names the exactness tag that it must be made within.
+  // Errors: kOverloaded (max_active; retry_after set), kUnavailable (no node could serve now, or
+  // draining), kContextTooLong (prompt + max_tokens above every usable node's context or pool).
+  Status start(std::vector<message::Submit> choices, TimePoint now, Commands& out,
+               const std::string& exactness_tag = {});
 
   // Events from a node (`from` empty: the local engine). A Send* command that could not be carried
   // out comes back as on_refused(later).
@@ -126,6 +130,8 @@ class Router {
   // Ready once a prefill and a decode node of one tag are up (or the local engine is); later, while
   // any node can serve: without a partner a node does both.
   [[nodiscard]] Readiness readiness() const;
+  // Of the usable nodes, or of the local engine: each once.
+  [[nodiscard]] std::vector<std::string> exactness_tags() const;
   [[nodiscard]] std::size_t active() const { return requests_.size(); }
   // The context that a missing max_tokens is resolved from: the usable nodes' smallest; 0 = none.
   [[nodiscard]] std::int32_t context_tokens() const { return nodes_.min_context_tokens(); }
@@ -139,7 +145,7 @@ class Router {
   struct Request;
   enum class End : std::uint8_t { kCompleted, kFailed, kAborted };
 
-  Status admission(const message::Submit& submit) const;
+  Status admission(const message::Submit& submit, const std::string& exactness_tag) const;
   Request* find(RequestId id);
   Sequence* find_live(const SequenceKey& key, const NodeId& from);
   std::vector<SequenceKey> keys() const;

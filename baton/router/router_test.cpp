@@ -61,7 +61,8 @@ class RouterTest : public ::testing::Test {
     router_->on_node_down({NodeId{id}, "reset"}, now_, out);
     return out;
   }
-  Commands start(std::uint64_t id, std::uint32_t choices = 1, std::int32_t max_tokens = 10) {
+  Commands start(std::uint64_t id, std::uint32_t choices = 1, std::int32_t max_tokens = 10,
+                 const std::string& tag = {}) {
     std::vector<message::Submit> submits(choices);
     for (auto& submit : submits) {
       submit.key.request = {0, id};
@@ -69,7 +70,7 @@ class RouterTest : public ::testing::Test {
       submit.max_tokens = max_tokens;
     }
     Commands out;
-    status_ = router_->start(std::move(submits), now_, out);
+    status_ = router_->start(std::move(submits), now_, out, tag);
     return out;
   }
   Commands token(const std::string& from, SequenceKey key, std::int32_t index,
@@ -458,6 +459,34 @@ TEST_F(RouterTest, PairsOnlyWithinOneTag) {
   router_->client_gone({0, 1}, now_, gone);
 }
 
+// An answer that another router began on nodes of tag "b".
+TEST_F(RouterTest, ResumedAnswersStayWithinTheirTag) {
+  for (const char* tag : {"a", "b"}) {
+    up(std::string("p-") + tag, NodeRole::kPrefill, tag);
+    up(std::string("d-") + tag, NodeRole::kDecode, tag);
+  }
+  EXPECT_EQ(router_->exactness_tags(), (std::vector<std::string>{"a", "b"}));
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    const Commands out = start(id, 1, 10, "b");
+    EXPECT_EQ(only<SendDecode>(out).node.value, "d-b");
+    EXPECT_EQ(only<SendPrefill>(out).node.value, "p-b");
+  }
+  EXPECT_EQ(router_->stats().resumed, 4U);
+  EXPECT_EQ(only<Deliver>(token("p-b", key(1, 1), 0)).route.exactness_tag, "b");
+  // Also before the first token of the attempt: nobody of another tag takes its place.
+  EXPECT_EQ(all<SendDecode>(down("d-b")).size(), 0U);
+  Commands alone = down("p-b");
+  EXPECT_EQ(all<SendPrefill>(alone).size() + all<SendDecode>(alone).size(), 0U);
+  start(5, 1, 10, "b");
+  EXPECT_EQ(status_.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(router_->exactness_tags(), (std::vector<std::string>{"a"}));
+  EXPECT_EQ(all<SendDecode>(up("d-b", NodeRole::kDecode, "b")).size(), 4U);
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    Commands gone;
+    router_->client_gone({0, id}, now_, gone);
+  }
+}
+
 TEST_F(RouterTest, ReadyRuleAndReasons) {
   router_->nodes().expect(NodeRole::kPrefill, "p:1");
   router_->nodes().expect(NodeRole::kDecode, "d:1");
@@ -532,13 +561,16 @@ TEST_F(RouterTest, NeverFittingIsRefusedAtOnce) {
 }
 
 TEST_F(RouterTest, LocalEngine) {
-  make({.local_engine = true, .self = NodeId{"me"}});
+  make({.local_engine = true, .self = NodeId{"me"}, .exactness_tag = "mine"});
   start(1);
   EXPECT_EQ(status_.error().code, ErrorCode::kUnavailable);
   router_->set_local_ready(true);
   EXPECT_TRUE(router_->readiness().ready);
   EXPECT_EQ(only<RunLocal>(start(1)).submit.key, key(1, 1));
-  EXPECT_EQ(only<Deliver>(token("", key(1, 1), 0)).route.decode_node.value, "me");
+  const Route route = only<Deliver>(token("", key(1, 1), 0)).route;
+  EXPECT_EQ(route.decode_node.value, "me");
+  EXPECT_EQ(route.exactness_tag, "mine");
+  EXPECT_EQ(router_->exactness_tags(), (std::vector<std::string>{"mine"}));
   only<Done>(token("", key(1, 1), 1, FinishReason::kLength));
   start(2);
   EXPECT_EQ(only<Fail>(refused("", key(2, 1), true, ErrorCode::kOverloaded)).error.code,
@@ -570,6 +602,20 @@ TEST_F(RouterTest, FurtherChoicesWaitForThePrompt) {
   EXPECT_TRUE(all<SendDecode>(token("d", key(1, 1), 2)).empty()) << "once";
   EXPECT_EQ(only<SendDecode>(refused("d", key(1, 1, 2), true)).node.value, "d2")
       << "a full node is not insisted on";
+}
+
+TEST_F(RouterTest, ChoicesOfAnAnswerAreOfOneTag) {
+  up("p", NodeRole::kPrefill, "a");
+  up("d", NodeRole::kDecode, "a");
+  start(1, 2);
+  token("p", key(1, 1), 0);
+  up("p2", NodeRole::kPrefill, "b");
+  up("d2", NodeRole::kDecode, "b");
+  EXPECT_EQ(only<SendDecode>(token("d", key(1, 1), 1)).node.value, "d");
+  const Commands again = refused("d", key(1, 1, 1), true);
+  EXPECT_EQ(only<SendDecode>(again).node.value, "d") << "d2 has it not, and computes otherwise";
+  Commands out;
+  router_->client_gone({0, 1}, now_, out);
 }
 
 TEST_F(RouterTest, FurtherChoicesOutliveTheFirst) {

@@ -28,6 +28,7 @@ struct Router::Sequence {
   NodeId prefill;  // legs of the current attempt that may still hold something; empty = none
   NodeId decode;
   Route route;
+  std::string required_tag;   // of an answer begun elsewhere, or its first choice; empty: any
   std::string exactness_tag;  // of the first attempt that delivered: replays stay within it
   std::map<std::int32_t, message::Token> ahead;  // came before their turn
 

@@ -14,6 +14,7 @@ struct Stats {
   std::atomic<std::uint64_t> aborted{0};   // the client left
   std::atomic<std::uint64_t> rejected{0};  // start() refused; not in accepted
   std::atomic<std::uint64_t> active{0};    // gauge
+  std::atomic<std::uint64_t> resumed{0};   // of the accepted ones: answers begun elsewhere
 
   std::atomic<std::uint64_t> tokens_delivered{0};
   std::atomic<std::uint64_t> retries{0};          // new epochs before index 0
