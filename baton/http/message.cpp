@@ -19,8 +19,13 @@ void split_target(std::string_view target, std::string& path, std::string& query
   query.assign(mark == std::string_view::npos ? std::string_view() : target.substr(mark + 1));
 }
 
-void append_event(std::string& out, std::string_view data, std::string_view event) {
+void append_event(std::string& out, std::string_view data, std::string_view event,
+                  std::string_view id) {
   BATON_DCHECK(data.find_first_of("\r\n") == std::string_view::npos, "line break in an SSE event");
+  BATON_DCHECK(id.find_first_of("\r\n") == std::string_view::npos, "line break in an SSE id");
+  if (!id.empty()) {
+    out.append("id: ").append(id).append("\n");
+  }
   if (!event.empty()) {
     out.append("event: ").append(event).append("\n");
   }

@@ -36,8 +36,10 @@ struct HttpResponse {
 void split_target(std::string_view target, std::string& path, std::string& query);
 
 // ---- server-sent events ----
-// Appends one event; `data` must hold no line break (JSON never does). `event` empty = "message".
-void append_event(std::string& out, std::string_view data, std::string_view event = {});
+// Appends one event; `data` and `id` must hold no line break (JSON never does). `event` empty =
+// "message". `id` is what a client may send back as Last-Event-ID; empty: that of the event before.
+void append_event(std::string& out, std::string_view data, std::string_view event = {},
+                  std::string_view id = {});
 // Appends a comment line, which clients ignore: keeps proxies from cutting a silent stream.
 void append_comment(std::string& out, std::string_view text);
 

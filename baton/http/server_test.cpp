@@ -552,6 +552,15 @@ TEST_F(ServerTest, PortInUseIsNamed) {
       << status.error().message;
 }
 
+TEST(Events, AsTheyAreSent) {
+  std::string out;
+  append_event(out, "{}");
+  append_event(out, "[1]", "error");
+  append_event(out, "x", {}, "7.1");
+  append_comment(out, "ping");
+  EXPECT_EQ(out, "data: {}\n\nevent: error\ndata: [1]\n\nid: 7.1\ndata: x\n\n: ping\n\n");
+}
+
 TEST(HttpResponse, HeaderValuesCannotBreakOut) {
   net::IoPool pool(1);
   Routes routes;
