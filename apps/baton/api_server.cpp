@@ -4,7 +4,10 @@
 #include "baton/api/error_body.h"
 #include "baton/api/pages.h"
 #include "baton/api/prompt.h"
+#include "baton/api/resume.h"
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
+#include "baton/base/log.h"
 #include "baton/files/sha256.h"
 
 #include "apps/baton/cluster_view.h"
@@ -75,7 +78,27 @@ asio::awaitable<void> send_page(http::ResponseWriter& writer, http::HttpResponse
 }
 
 api::Served served(const router::Route& route) {
-  return {route.prefill_node.value, route.decode_node.value, route.split, route.kv_bytes};
+  return {route.prefill_node.value, route.decode_node.value, route.split, route.kv_bytes,
+          route.exactness_tag};
+}
+
+// The head, with the first events, of a stream.
+http::HttpResponse stream_head(std::string first) {
+  http::HttpResponse head;
+  head.content_type = "text/event-stream";
+  head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+  head.body = std::move(first);
+  return head;
+}
+
+// What a client can be told: a status before its stream has begun, an event after.
+asio::awaitable<void> send_error(http::ResponseWriter& writer, const Error& error, bool streaming) {
+  if (!streaming) {
+    http::HttpResponse response = api::error_response(error);
+    (void)co_await writer.send(std::move(response));
+  } else if (co_await writer.write(api::error_event(error))) {
+    (void)co_await writer.finish();
+  }
 }
 
 }  // namespace
@@ -85,6 +108,9 @@ struct ApiServer::Prepared {
   std::vector<message::Submit> submits;
   api::AnswerOptions answer;
   std::shared_ptr<const text::StopStrings> stop;
+  std::string exactness_tag;  // of an answer that was begun elsewhere; empty: begun here
+
+  [[nodiscard]] bool resumed() const { return !exactness_tag.empty(); }
 };
 
 ApiServer::ApiServer(asio::any_io_executor io, ApiServerOptions options, api::KeyCheck keys,
@@ -178,14 +204,19 @@ http::Handler ApiServer::make_handler() {
   return routes.handler(api::error_response);
 }
 
-Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint, const std::string& body,
-                                               const std::string& key) const {
+Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint,
+                                               const http::HttpRequest& asked) const {
   api::ParseLimits limits;
   limits.vocabulary_tokens = model_->tokenizer.vocabulary_tokens();
   limits.max_body_bytes = options_.http.max_body_bytes;
   limits.models = {model_->name};
-  BATON_TRY(auto request, endpoint == api::Endpoint::kChat ? api::parse_chat(body, limits)
-                                                           : api::parse_completion(body, limits));
+  BATON_TRY(auto request, endpoint == api::Endpoint::kChat
+                              ? api::parse_chat(asked.body, limits)
+                              : api::parse_completion(asked.body, limits));
+  BATON_TRY(const std::optional<api::EventId> resume, api::last_event_id(asked));
+  if (resume) {
+    BATON_TRY_VOID(api::resume_from(*resume, request));
+  }
   const text::ChatTemplate* chat_template =
       model_->chat_template ? &*model_->chat_template : nullptr;
   const std::int32_t context_tokens = owner_->context_tokens();
@@ -194,15 +225,27 @@ Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint, const std
   }
   BATON_TRY(auto prompt,
             api::prompt_tokens(request, model_->tokenizer, chat_template, context_tokens));
-  const std::int64_t seed = request.seed.value_or(api::random_seed());
   Prepared prepared;
-  prepared.id = random_request_id();
-  prepared.answer =
-      api::answer_options(request, prepared.id, unix_time_s(), model_->name, seed, prompt);
-  prepared.stop = request.stop;
+  prepared.id = random_request_id();  // also of a resumed one: nodes may still hold the first
+  api::EventId event_id = resume ? *resume : api::new_event_id(request, prepared.id, unix_time_s());
   BATON_TRY(prepared.submits,
-            api::make_submits(request, prepared.id, std::move(prompt), seed, context_tokens,
-                              cache_namespace(options_.secret, key, request.cache_salt)));
+            api::make_submits(
+                request, prepared.id, prompt, event_id.seed, context_tokens,
+                cache_namespace(options_.secret, api::presented_key(asked), request.cache_salt)));
+  if (request.stream) {
+    const message::Submit& submit = prepared.submits.front();
+    event_id.max_tokens = submit.max_tokens;
+    event_id.request_digest =
+        api::request_digest(endpoint, asked.body, model_->name, submit, event_id);
+  }
+  if (resume) {
+    BATON_TRY(prepared.exactness_tag,
+              api::resumed_tag(*resume, event_id.request_digest, owner_->exactness_tags()));
+    log::info("request {} resumes answer {}", to_string(prepared.id), to_string(resume->answer));
+  }
+  prepared.answer =
+      api::answer_options(request, std::move(event_id), model_->name, std::move(prompt));
+  prepared.stop = request.stop;
   return prepared;
 }
 
@@ -231,10 +274,10 @@ asio::awaitable<void> ApiServer::generate(api::Endpoint endpoint, http::HttpRequ
     (void)co_await writer.send(std::move(refusal));
     co_return;
   }
-  const std::string key = api::presented_key(request);
-  const std::function<Result<Prepared>()> job = [this, endpoint, body = std::move(request.body),
-                                                 key] { return prepare(endpoint, body, key); };
-  Result<Prepared> prepared = co_await offload(text_pool_, job);
+  std::function<Result<Prepared>()> job = [this, endpoint, asked = std::move(request)] {
+    return prepare(endpoint, asked);
+  };
+  Result<Prepared> prepared = co_await offload(text_pool_, std::move(job));
   if (!prepared) {
     (void)co_await writer.send(api::error_response(prepared.error()));
     co_return;
@@ -250,7 +293,7 @@ asio::awaitable<void> ApiServer::answer(Prepared prepared, http::ResponseWriter&
     owner_->client_gone(id);
     stream->push_unbounded(ClientLeft{});
   });
-  owner_->start(std::move(prepared.submits), stream);
+  owner_->start(std::move(prepared.submits), prepared.exactness_tag, stream);
   const bool ended = co_await relay(prepared, *stream, writer);
   if (!ended) {
     owner_->client_gone(prepared.id);
@@ -269,11 +312,7 @@ asio::awaitable<bool> ApiServer::relay(const Prepared& prepared, RequestStream& 
       co_return false;
     }
     if (const auto* failed = std::get_if<Failed>(&*event)) {
-      if (!streaming) {
-        (void)co_await writer.send(api::error_response(failed->error));
-      } else if (co_await writer.write(api::error_event(failed->error))) {
-        (void)co_await writer.finish();
-      }
+      co_await send_error(writer, failed->error, streaming);
       co_return true;
     }
     std::string bytes;
@@ -285,7 +324,8 @@ asio::awaitable<bool> ApiServer::relay(const Prepared& prepared, RequestStream& 
       finished = step.complete;
       bytes = std::move(step.sse);
     } else if (std::holds_alternative<Ping>(*event)) {
-      if (streaming) {
+      // A client that resumes may wait long for its next event: its stream begins with comments.
+      if (streaming || prepared.resumed()) {
         http::append_comment(bytes, "ping");
       }
     } else if (!answer.complete()) {
@@ -295,13 +335,11 @@ asio::awaitable<bool> ApiServer::relay(const Prepared& prepared, RequestStream& 
     if (!prepared.answer.stream || bytes.empty()) {
       continue;
     }
+    static_cast<void>(BATON_FAILPOINT("api.event"));  // kill: the owner dies between two events
     Status written;
     if (!streaming) {
       streaming = true;
-      http::HttpResponse head;
-      head.content_type = "text/event-stream";
-      head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-      head.body = std::move(bytes);
+      http::HttpResponse head = stream_head(std::move(bytes));
       written = co_await writer.start_stream(std::move(head));
     } else {
       written = co_await writer.write(std::move(bytes));
@@ -310,7 +348,10 @@ asio::awaitable<bool> ApiServer::relay(const Prepared& prepared, RequestStream& 
       co_return false;
     }
   }
-  if (prepared.answer.stream) {
+  if (answer.past_end()) {
+    const Error error = api::past_the_end();
+    co_await send_error(writer, error, streaming);
+  } else if (prepared.answer.stream) {
     (void)co_await writer.finish();
   } else {
     http::HttpResponse whole;

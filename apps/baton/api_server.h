@@ -1,5 +1,6 @@
 // The HTTP face: routes, the key check, and one coroutine per generation request that walks
-// parse -> tokenize (text pool) -> OwnerLoop -> Answer -> SSE. Engine nodes serve only the
+// parse -> tokenize (text pool) -> OwnerLoop -> Answer -> SSE. With Last-Event-ID the same, for an
+// answer that another process began (baton/api/resume.h). Engine nodes serve only the
 // operator's pages (/health, /ready, /live, /metrics).
 #pragma once
 
@@ -58,8 +59,7 @@ class ApiServer {
   http::Handler make_handler();
   void add_operator_pages(http::Routes& routes);
   asio::awaitable<void> show_cluster(http::ResponseWriter& writer);
-  Result<Prepared> prepare(api::Endpoint endpoint, const std::string& body,
-                           const std::string& key) const;
+  Result<Prepared> prepare(api::Endpoint endpoint, const http::HttpRequest& asked) const;
   [[nodiscard]] Status admit(std::size_t position) const;
   asio::awaitable<void> generate(api::Endpoint endpoint, http::HttpRequest request,
                                  http::ResponseWriter& writer);

@@ -135,6 +135,9 @@ void add_router(MetricsPage& page, const router::Stats& router) {
   status("rejected", router.rejected);
   page.add_counter("baton_requests_accepted_total", "requests taken; sum of the ends when idle", {},
                    reader(router.accepted));
+  page.add_counter("baton_requests_resumed_total",
+                   "of them, answers that another process began (Last-Event-ID)", {},
+                   reader(router.resumed));
   page.add_gauge("baton_requests_active", "requests under way", {}, reader(router.active));
   page.add_counter("baton_retries_total", "attempts repeated before a token was delivered", {},
                    reader(router.retries));

@@ -38,18 +38,21 @@ OwnerLoop::OwnerLoop(asio::any_io_executor control, net::AsyncClock& clock,
   publish();
 }
 
-void OwnerLoop::start(std::vector<message::Submit> choices, std::shared_ptr<RequestStream> stream) {
-  asio::post(control_, [this, choices = std::move(choices), stream = std::move(stream)]() mutable {
-    begin(std::move(choices), std::move(stream));
+void OwnerLoop::start(std::vector<message::Submit> choices, std::string exactness_tag,
+                      std::shared_ptr<RequestStream> stream) {
+  asio::post(control_, [this, choices = std::move(choices), tag = std::move(exactness_tag),
+                        stream = std::move(stream)]() mutable {
+    begin(std::move(choices), tag, std::move(stream));
   });
 }
 
-void OwnerLoop::begin(std::vector<message::Submit> choices, std::shared_ptr<RequestStream> stream) {
+void OwnerLoop::begin(std::vector<message::Submit> choices, const std::string& exactness_tag,
+                      std::shared_ptr<RequestStream> stream) {
   BATON_CHECK(!choices.empty());
   const RequestId request = choices.front().key.request;
   router::Commands commands;
   streams_.emplace(request, stream);
-  const Status started = router_.start(std::move(choices), clock_.now(), commands);
+  const Status started = router_.start(std::move(choices), clock_.now(), commands, exactness_tag);
   if (!started) {
     streams_.erase(request);
     stream->push_unbounded(Failed{started.error()});
@@ -76,8 +79,13 @@ void OwnerLoop::stop_choice(RequestId request, Choice choice) {
 }
 
 router::Readiness OwnerLoop::readiness() const {
-  std::lock_guard lock(readiness_mutex_);
+  std::lock_guard lock(published_mutex_);
   return readiness_;
+}
+
+std::vector<std::string> OwnerLoop::exactness_tags() const {
+  std::lock_guard lock(published_mutex_);
+  return exactness_tags_;
 }
 
 asio::awaitable<OwnerView> OwnerLoop::view() {
@@ -204,8 +212,10 @@ void OwnerLoop::fail_all(const Error& error) {
 void OwnerLoop::publish() {
   context_tokens_ = has_engine_ ? local_context_tokens_ : router_.context_tokens();
   router::Readiness now = router_.readiness();
-  std::lock_guard lock(readiness_mutex_);
+  std::vector<std::string> tags = router_.exactness_tags();
+  std::lock_guard lock(published_mutex_);
   readiness_ = std::move(now);
+  exactness_tags_ = std::move(tags);
 }
 
 void OwnerLoop::deliver(RequestId request, StreamEvent&& event, bool last) {

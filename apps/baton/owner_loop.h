@@ -43,11 +43,14 @@ class OwnerLoop {
             engine::BatchScheduler* engine, handoff::Owner* owner);
 
   // ---- any thread -----------------------------------------------------------------------------
-  // Starts a request; every outcome, a refusal too, arrives on `stream`.
-  void start(std::vector<message::Submit> choices, std::shared_ptr<RequestStream> stream);
+  // Starts a request; every outcome, a refusal too, arrives on `stream`. An answer that was begun
+  // elsewhere names its exactness tag, others leave it empty.
+  void start(std::vector<message::Submit> choices, std::string exactness_tag,
+             std::shared_ptr<RequestStream> stream);
   void client_gone(RequestId request);
   void stop_choice(RequestId request, Choice choice);
   [[nodiscard]] router::Readiness readiness() const;  // as of the last tick or node event
+  [[nodiscard]] std::vector<std::string> exactness_tags() const;  // of the nodes, at that time
   [[nodiscard]] std::int32_t context_tokens() const { return context_tokens_; }
   [[nodiscard]] const router::Stats& stats() const { return router_.stats(); }
   // Resumes on the caller's executor. Never, once the control loop has ended: its coroutine is then
@@ -69,7 +72,8 @@ class OwnerLoop {
   void stop() { stopped_ = true; }
 
  private:
-  void begin(std::vector<message::Submit> choices, std::shared_ptr<RequestStream> stream);
+  void begin(std::vector<message::Submit> choices, const std::string& exactness_tag,
+             std::shared_ptr<RequestStream> stream);
   void carry_out(router::Commands commands);
   void carry_out_one(router::Command&& command, router::Commands& more);
   void send_failed(const NodeId& node, const SequenceKey& key, const Error& error,
@@ -91,8 +95,9 @@ class OwnerLoop {
   bool stopped_ = false;
 
   std::atomic<std::int32_t> context_tokens_{0};
-  mutable std::mutex readiness_mutex_;
+  mutable std::mutex published_mutex_;
   router::Readiness readiness_;
+  std::vector<std::string> exactness_tags_;
 };
 
 }  // namespace baton::app

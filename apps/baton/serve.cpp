@@ -66,10 +66,11 @@ handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
   return result;
 }
 
-router::RouterOptions router_options(const ServeOptions& options) {
+router::RouterOptions router_options(const ServeOptions& options, const EngineHost* engine) {
   router::RouterOptions result;
   result.local_engine = options.role == NodeRole::kSingle;
   result.self = NodeId{options.node_id};
+  result.exactness_tag = engine == nullptr ? "" : engine->info().exactness_tag;
   result.policy = or_die(router::parse_policy(options.policy));
   result.local_prefill_tokens = options.local_prefill_tokens;
   result.max_active = static_cast<std::size_t>(options.max_queue);
@@ -189,9 +190,9 @@ void Server::make_owner() {
   if (!owns_clients(options_)) {
     return;
   }
-  owner_loop_ = std::make_unique<OwnerLoop>(control_.executor(), clock_, router_options(options_),
-                                            engine_ ? &engine_->scheduler() : nullptr,
-                                            coordinator_ ? &coordinator_->owner() : nullptr);
+  owner_loop_ = std::make_unique<OwnerLoop>(
+      control_.executor(), clock_, router_options(options_, engine_.get()),
+      engine_ ? &engine_->scheduler() : nullptr, coordinator_ ? &coordinator_->owner() : nullptr);
   if (engine_) {
     engine_->events().set_on_ready(
         [this] { asio::post(control_.executor(), [this] { consume_engine_events(); }); });

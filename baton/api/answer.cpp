@@ -5,14 +5,10 @@
 #include "baton/text/utf8.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace baton::api {
 
 namespace {
-
-// JSON has no infinity, and clients want a number: what vLLM shows for "impossible".
-constexpr float kLeastLogprob = -9999.0F;
 
 const char* finish_name(message::FinishReason reason) {
   switch (reason) {
@@ -30,49 +26,15 @@ const char* finish_name(message::FinishReason reason) {
   return "error";
 }
 
-void write_logprob(JsonWriter& json, float logprob) {
-  json.real(logprob > kLeastLogprob ? logprob : kLeastLogprob);  // NaN too
-}
-
-void write_baton(JsonWriter& json, const Served& served, std::uint64_t kv_bytes) {
-  json.key("baton").begin_object();
-  json.key("prefill_node").string(served.prefill_node);
-  json.key("decode_node").string(served.decode_node);
-  json.key("path").string(served.split ? "split" : "local");
-  json.key("kv_bytes").unsigned_integer(kv_bytes);
-  json.end_object();
-}
-
-// {"token", "logprob", "bytes"} without the closing brace.
-void write_token(JsonWriter& json, const text::Tokenizer& tokenizer, TokenId token, float logprob) {
-  const std::string_view bytes = tokenizer.token_bytes(token);
-  json.begin_object();
-  json.key("token").string(bytes);
-  json.key("logprob");
-  write_logprob(json, logprob);
-  json.key("bytes").begin_array();
-  for (const char byte : bytes) {
-    json.integer(static_cast<unsigned char>(byte));
-  }
-  json.end_array();
-}
-
 }  // namespace
 
-std::string answer_id(Endpoint endpoint, const RequestId& id) {
-  return (endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + to_string(id);
-}
-
-AnswerOptions answer_options(const GenerationRequest& request, const RequestId& id,
-                             std::int64_t created_s, std::string model, std::int64_t seed,
+AnswerOptions answer_options(const GenerationRequest& request, EventId event_id, std::string model,
                              std::vector<TokenId> prompt) {
   AnswerOptions options;
   options.endpoint = request.endpoint;
-  options.id = answer_id(request.endpoint, id);
-  options.created_s = created_s;
+  options.event_id = std::move(event_id);
   options.model = std::move(model);
   options.n = request.n;
-  options.seed = seed;
   options.stream = request.stream;
   options.include_usage = request.include_usage;
   options.logprobs = request.logprobs;
@@ -91,10 +53,14 @@ Answer::Answer(AnswerOptions options, const text::Tokenizer& tokenizer,
   choices_.reserve(options_.n);
   for (std::uint32_t choice = 0; choice < options_.n; ++choice) {
     choices_.push_back(
-        ChoiceState{text::StreamDecoder(tokenizer, stop), {}, {}, 0, 0, false, nullptr});
+        ChoiceState{text::StreamDecoder(tokenizer, stop), {}, {}, 0, 0, 0, false, nullptr});
   }
   kv_bytes_.resize(options_.n);
   open_choices_ = options_.n;
+  id_ = (options_.endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") +
+        to_string(options_.event_id.answer);
+  events_out_ = options_.event_id.events;
+  events_out_.resize(options_.n);
 }
 
 Answer::Step Answer::on_token(const message::Token& token, const Served& served) {
@@ -104,6 +70,10 @@ Answer::Step Answer::on_token(const message::Token& token, const Served& served)
     return step;  // overrun: appears nowhere
   }
   ChoiceState& choice = choices_[index];
+  if (!started_ && options_.stream) {
+    options_.event_id.nodes_digest = nodes_digest(served.exactness_tag);
+    event_id_stem_ = event_id_stem(options_.event_id);
+  }
   started_ = true;
   served_ = served;
   kv_bytes_[index] = std::max(kv_bytes_[index], served.kv_bytes);
@@ -117,9 +87,7 @@ Answer::Step Answer::on_token(const message::Token& token, const Served& served)
   }
 
   text::StreamDecoder::Step decoded;
-  if (token.finish == message::FinishReason::kStop) {
-    choice.decoder.skip();
-  } else {
+  if (token.finish != message::FinishReason::kStop) {  // an end token has no text
     decoded = choice.decoder.feed(token.token);
   }
   if (!decoded.stopped && token.finish != message::FinishReason::kNone) {
@@ -157,161 +125,40 @@ std::uint64_t Answer::kv_bytes() const {
   return sum;
 }
 
-// ---- pieces of bodies and chunks ----
-
-void Answer::write_head(JsonWriter& json) const {
-  const bool chat = options_.endpoint == Endpoint::kChat;
-  json.key("id").string(options_.id);
-  json.key("object").string(!chat             ? "text_completion"
-                            : options_.stream ? "chat.completion.chunk"
-                                              : "chat.completion");
-  json.key("created").integer(options_.created_s);
-  json.key("model").string(options_.model);
-}
-
-void Answer::write_usage(JsonWriter& json) const {
-  const std::int64_t completion = completion_tokens();
-  json.key("usage").begin_object();
-  json.key("prompt_tokens").integer(options_.prompt_tokens);
-  json.key("completion_tokens").integer(completion);
-  json.key("total_tokens").integer(options_.prompt_tokens + completion);
-  json.key("prompt_tokens_details").begin_object();
-  json.key("cached_tokens").integer(cached_tokens_);
-  json.end_object().end_object();
-}
-
-// `seed` and `baton`: of the first and the last chunk, and of a whole body.
-void Answer::write_origin(JsonWriter& json) const {
-  json.key("seed").integer(options_.seed);
-  write_baton(json, served_, kv_bytes());
-}
-
-void Answer::write_chat_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const {
-  json.begin_object().key("content").begin_array();
-  for (const Emitted& emitted : tokens) {
-    write_token(json, *tokenizer_, emitted.token, emitted.logprob);
-    json.key("top_logprobs").begin_array();
-    const auto wanted = static_cast<std::size_t>(options_.top_logprobs);
-    for (std::size_t rank = 0; rank < std::min(wanted, emitted.top.size()); ++rank) {
-      write_token(json, *tokenizer_, emitted.top[rank].token, emitted.top[rank].logprob);
-      json.end_object();
-    }
-    json.end_array().end_object();
+bool Answer::past_end() const {
+  if (!complete()) {
+    return false;
   }
-  json.end_array().end_object();
-}
-
-void Answer::write_legacy_top(JsonWriter& json, const Emitted& emitted) const {
-  // An object keyed by text: where two ids have one text, the likelier stays. The token itself is
-  // always in it.
-  std::vector<std::string> seen;
-  json.begin_object();
-  const auto write = [&](TokenId token, float logprob) {
-    std::string name = text::sanitized_utf8(tokenizer_->token_bytes(token));
-    if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
-      return;
-    }
-    json.key(name);
-    write_logprob(json, logprob);
-    seen.push_back(std::move(name));
-  };
-  const auto wanted = static_cast<std::size_t>(options_.top_logprobs);
-  for (std::size_t rank = 0; rank < std::min(wanted, emitted.top.size()); ++rank) {
-    write(emitted.top[rank].token, emitted.top[rank].logprob);
-  }
-  write(emitted.token, emitted.logprob);
-  json.end_object();
-}
-
-void Answer::write_legacy_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const {
-  json.begin_object().key("tokens").begin_array();
-  for (const Emitted& emitted : tokens) {
-    json.string(tokenizer_->token_bytes(emitted.token));
-  }
-  json.end_array().key("token_logprobs").begin_array();
-  for (const Emitted& emitted : tokens) {
-    write_logprob(json, emitted.logprob);
-  }
-  json.end_array().key("top_logprobs").begin_array();
-  for (const Emitted& emitted : tokens) {
-    write_legacy_top(json, emitted);
-  }
-  json.end_array().key("text_offset").begin_array();
-  for (const Emitted& emitted : tokens) {
-    json.integer(static_cast<std::int64_t>(emitted.text_offset));
-  }
-  json.end_array().end_object();
-}
-
-// The fields of a choice that follow its text.
-void Answer::write_choice_tail(JsonWriter& json, const std::vector<Emitted>& tokens,
-                               const char* finish) const {
-  json.key("logprobs");
-  if (!options_.logprobs || (options_.stream && tokens.empty())) {
-    json.null();
-  } else if (options_.endpoint == Endpoint::kChat) {
-    write_chat_logprobs(json, tokens);
-  } else {
-    write_legacy_logprobs(json, tokens);
-  }
-  json.key("finish_reason");
-  finish == nullptr ? json.null() : json.string(finish);
-  if (options_.return_token_ids) {
-    json.key("token_ids").begin_array();
-    for (const Emitted& emitted : tokens) {
-      json.integer(emitted.token);
-    }
-    json.end_array();
-  }
-}
-
-void Answer::write_prompt_ids(JsonWriter& json) const {
-  json.key("prompt_token_ids").begin_array();
-  for (const TokenId id : options_.prompt_token_ids) {
-    json.integer(id);
-  }
-  json.end_array();
-}
-
-// ---- a whole body ----
-
-std::string Answer::body() const {
-  const bool chat = options_.endpoint == Endpoint::kChat;
-  std::string out;
-  JsonWriter json(out);
-  json.begin_object();
-  write_head(json);
-  json.key("choices").begin_array();
   for (std::size_t index = 0; index < choices_.size(); ++index) {
-    const ChoiceState& choice = choices_[index];
-    json.begin_object().key("index").integer(static_cast<std::int64_t>(index));
-    if (chat) {
-      json.key("message").begin_object();
-      json.key("role").string("assistant");
-      json.key("content").string(choice.text);
-      json.end_object();
-    } else {
-      json.key("text").string(choice.text);
-      if (options_.return_token_ids) {
-        write_prompt_ids(json);
-      }
+    if (options_.stream && choices_[index].events < events_out_[index]) {
+      return true;
     }
-    write_choice_tail(json, choice.tokens, choice.finish);
-    json.end_object();
   }
-  json.end_array();
-  if (chat && options_.return_token_ids) {
-    write_prompt_ids(json);
-  }
-  write_usage(json);
-  write_origin(json);
-  json.end_object();
-  return out;
+  return false;
 }
 
 // ---- a stream ----
 
+// One more event of the choice. False: the client has it already.
+bool Answer::count_event(std::size_t index) {
+  const std::uint32_t made = ++choices_[index].events;
+  if (made <= events_out_[index]) {
+    return false;
+  }
+  events_out_[index] = made;
+  return true;
+}
+
+void Answer::append_event(std::string& sse, std::string_view data) const {
+  std::string id = event_id_stem_;
+  append_events_out(id, events_out_);
+  http::append_event(sse, data, {}, id);
+}
+
 void Answer::append_chunk(std::string& sse, std::size_t index, const Chunk& chunk) {
+  if (!count_event(index)) {
+    return;
+  }
   const bool chat = options_.endpoint == Endpoint::kChat;
   std::string data;
   JsonWriter json(data);
@@ -343,7 +190,7 @@ void Answer::append_chunk(std::string& sse, std::size_t index, const Chunk& chun
     write_origin(json);
   }
   json.end_object();
-  http::append_event(sse, data);
+  append_event(sse, data);
 }
 
 // What one token adds to the stream: for chat role, text and end each in a chunk of its own.
@@ -367,11 +214,16 @@ void Answer::append_chunks(std::string& sse, std::size_t index, std::string_view
     if (options_.include_usage) {
       append_usage_chunk(sse);
     }
-    http::append_event(sse, "[DONE]");
+    if (!past_end()) {
+      http::append_event(sse, "[DONE]");
+    }
   }
 }
 
-void Answer::append_usage_chunk(std::string& sse) const {
+void Answer::append_usage_chunk(std::string& sse) {
+  if (!count_event(0)) {
+    return;
+  }
   std::string data;
   JsonWriter json(data);
   json.begin_object();
@@ -380,7 +232,7 @@ void Answer::append_usage_chunk(std::string& sse) const {
   write_usage(json);
   write_origin(json);
   json.end_object();
-  http::append_event(sse, data);
+  append_event(sse, data);
 }
 
 }  // namespace baton::api

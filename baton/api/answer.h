@@ -8,6 +8,7 @@
 #pragma once
 
 #include "baton/api/request.h"
+#include "baton/api/resume.h"
 #include "baton/message/request.h"
 #include "baton/text/stream_decoder.h"
 #include "baton/text/tokenizer.h"
@@ -26,17 +27,16 @@ class JsonWriter;
 struct Served {
   std::string prefill_node;
   std::string decode_node;
-  bool split = false;          // path: "split" or "local"
-  std::uint64_t kv_bytes = 0;  // received by handoff, all choices so far
+  bool split = false;              // path: "split" or "local"
+  std::uint64_t kv_bytes = 0;      // received by handoff, all choices so far
+  std::string exactness_tag = {};  // of these nodes; not shown
 };
 
 struct AnswerOptions {
   Endpoint endpoint = Endpoint::kChat;
-  std::string id;              // "chatcmpl-..." / "cmpl-..."; see answer_id
-  std::int64_t created_s = 0;  // Unix time
+  EventId event_id;  // names the answer; its `events` are those that the client has already
   std::string model;
   std::uint32_t n = 1;
-  std::int64_t seed = 0;
   bool stream = false;
   bool include_usage = false;
   bool logprobs = false;
@@ -45,9 +45,7 @@ struct AnswerOptions {
   std::int64_t prompt_tokens = 0;
   std::vector<TokenId> prompt_token_ids;  // only when return_token_ids
 };
-std::string answer_id(Endpoint endpoint, const RequestId& id);
-AnswerOptions answer_options(const GenerationRequest& request, const RequestId& id,
-                             std::int64_t created_s, std::string model, std::int64_t seed,
+AnswerOptions answer_options(const GenerationRequest& request, EventId event_id, std::string model,
                              std::vector<TokenId> prompt);
 
 class Answer {
@@ -57,8 +55,9 @@ class Answer {
          std::shared_ptr<const text::StopStrings> stop);
 
   struct Step {
-    std::string sse;       // stream: bytes to write now, framed, may be empty; [DONE] when complete
-    bool stopped = false;  // a stop string matched in this token's choice: tell the router
+    std::string sse;  // stream: bytes to write now, framed, may be empty; [DONE] when complete,
+                      // unless past_end()
+    bool stopped = false;   // a stop string matched in this token's choice: tell the router
     bool complete = false;  // every choice has ended
   };
   // Token events come in index order per choice. Those after the choice's end are ignored.
@@ -68,6 +67,8 @@ class Answer {
   [[nodiscard]] std::string body() const;
   [[nodiscard]] bool started() const { return started_; }
   [[nodiscard]] bool complete() const { return open_choices_ == 0; }
+  // Complete, and the client claims to have events that there never were: see past_the_end().
+  [[nodiscard]] bool past_end() const;
   [[nodiscard]] std::int64_t completion_tokens() const;
   [[nodiscard]] std::int64_t cached_tokens() const { return cached_tokens_; }
 
@@ -83,6 +84,7 @@ class Answer {
     std::string text;             // whole answer; stays empty in a stream
     std::vector<Emitted> tokens;  // whole answer; in a stream the not yet sent ones
     std::int64_t count = 0;
+    std::uint32_t events = 0;      // of a stream, made so far; sent or not
     std::size_t text_points = 0;   // code points of the detokenized text so far
     bool opened = false;           // its first chunk is out
     const char* finish = nullptr;  // "stop", "length", ...; null = goes on
@@ -104,9 +106,11 @@ class Answer {
   void write_chat_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const;
   void write_legacy_logprobs(JsonWriter& json, const std::vector<Emitted>& tokens) const;
   void write_legacy_top(JsonWriter& json, const Emitted& emitted) const;
+  bool count_event(std::size_t index);
+  void append_event(std::string& sse, std::string_view data) const;
   void append_chunks(std::string& sse, std::size_t index, std::string_view text);
   void append_chunk(std::string& sse, std::size_t index, const Chunk& chunk);
-  void append_usage_chunk(std::string& sse) const;
+  void append_usage_chunk(std::string& sse);
 
   AnswerOptions options_;
   const text::Tokenizer* tokenizer_;
@@ -115,6 +119,9 @@ class Answer {
   std::vector<std::uint64_t> kv_bytes_;  // by choice
   std::size_t open_choices_ = 0;
   std::int64_t cached_tokens_ = 0;
+  std::string id_;                         // "chatcmpl-..." / "cmpl-..."
+  std::string event_id_stem_;              // from the first token on
+  std::vector<std::uint32_t> events_out_;  // by choice: events that the client has
   bool started_ = false;
 };
 

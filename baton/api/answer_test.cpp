@@ -23,10 +23,11 @@ std::shared_ptr<const text::StopStrings> stops(std::vector<std::string> strings)
 AnswerOptions options(Endpoint endpoint, bool stream) {
   AnswerOptions out;
   out.endpoint = endpoint;
-  out.id = "x-1";
-  out.created_s = 1700000000;
+  out.event_id.answer = {1, 2};
+  out.event_id.created_s = 1700000000;
+  out.event_id.seed = 42;
+  out.event_id.max_tokens = 100;
   out.model = "smol";
-  out.seed = 42;
   out.stream = stream;
   out.prompt_tokens = 5;
   return out;
@@ -63,14 +64,18 @@ void hear(Heard& heard, const std::string& sse) {
   while (at < sse.size()) {
     const std::size_t end = sse.find("\n\n", at);
     ASSERT_NE(end, std::string::npos);
-    const std::string line = sse.substr(at, end - at);
+    std::string line = sse.substr(at, end - at);
     at = end + 2;
-    ASSERT_EQ(line.find("data: "), 0U) << line;
     ASSERT_FALSE(heard.done) << "something follows [DONE]";
     if (line == "data: [DONE]") {
       heard.done = true;
       continue;
     }
+    const std::size_t id_end = line.find('\n');
+    ASSERT_EQ(line.find("id: "), 0U) << line;
+    ASSERT_NE(id_end, std::string::npos) << line;
+    line.erase(0, id_end + 1);
+    ASSERT_EQ(line.find("data: "), 0U) << line;
     const Json chunk = Json::parse(line.substr(6));
     heard.chunks.push_back(chunk);
     if (chunk["choices"].empty()) {

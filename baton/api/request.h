@@ -24,6 +24,8 @@
 
 namespace baton::api {
 
+inline constexpr std::uint32_t kMaxChoices = 16;  // each is a sequence of its own
+
 enum class Endpoint : std::uint8_t { kChat, kCompletions };
 
 struct ChatMessage {
@@ -63,7 +65,7 @@ struct ParseLimits {
   std::size_t max_body_bytes = 8 * 1024 * 1024;
   std::size_t max_messages = 4096;
   std::size_t max_prompt_ids = 1 << 20;
-  std::uint32_t max_choices = 16;
+  std::uint32_t max_choices = kMaxChoices;
   std::vector<std::string> models;  // names served here; empty = any name is right
 };
 

@@ -17,7 +17,6 @@ constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMinInt64 = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kMaxTopLogprobs = 20;  // OpenAI's bound
-constexpr std::int64_t kMaxChoices = 16;      // each is a sequence of its own
 constexpr std::size_t kMaxStopIds = 64;       // checked at every token
 constexpr std::size_t kMaxBiases = 4096;      // OpenAI allows 300; applied at every token
 constexpr std::size_t kMaxSaltBytes = 1024;   // vLLM's bound

@@ -27,7 +27,9 @@ class Response:
 
 class Stream:
     """One streamed answer. Iterating gives the JSON bodies as they arrive; what came stays in
-    `text`, and `times` has the arrival of each body (seconds since the request was sent)."""
+    `text`, and `times` has the arrival of each body (seconds since the request was sent). `whole` is
+    the part of the text that whole events have, and `last_id` the id of the last of them: from there
+    the answer can be resumed."""
 
     def __init__(self, connection, response, begin):
         self.connection = connection
@@ -38,8 +40,11 @@ class Stream:
         self.text = ""
         self.times = []
         self.done = False  # [DONE] was seen
+        self.whole = ""
+        self.last_id = None
 
     def __iter__(self):
+        event_id = None
         while True:
             try:
                 line = self.response.readline()
@@ -48,7 +53,14 @@ class Stream:
             if not line:
                 self.close()
                 return
-            self.text += line.decode()
+            self.text += line.decode(errors="replace")
+            if not line.endswith(b"\n"):
+                continue  # an error's body, or the connection broke within it
+            if line == b"\n":
+                self.whole = self.text
+                self.last_id = event_id or self.last_id
+            elif line.startswith(b"id:"):
+                event_id = line[3:].strip().decode()
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
@@ -125,10 +137,11 @@ class Client:
     def post(self, path, body, headers=None):
         return self.request("POST", path, body, headers)
 
-    def stream(self, path, body):
-        """Sends the request with `stream` on. An error status is in `.status`, its body in
-        `.text` after read_all()."""
+    def stream(self, path, body, last_event_id=None):
+        """Sends the request with `stream` on, to go on after the event of that id. An error status is
+        in `.status`, its body in `.text` after read_all()."""
         begin = time.monotonic()
         body = dict(body, stream=True)
-        connection, response = self._send("POST", path, body, None)
+        headers = {"Last-Event-ID": last_event_id} if last_event_id is not None else None
+        connection, response = self._send("POST", path, body, headers)
         return Stream(connection, response, begin)

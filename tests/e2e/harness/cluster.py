@@ -38,21 +38,21 @@ class Single:
 
 
 class Cluster:
-    """Decode nodes start first, then prefill nodes, which dial them, then the router, which dials
+    """Decode nodes start first, then prefill nodes, which dial them, then the routers, which dial
     both. `prefill_flags` and `decode_flags` go to all nodes of that role, `flags` to every node."""
 
-    def __init__(self, binary, model, log_folder, name="cluster", prefill=1, decode=1, flags=(),
+    def __init__(self, binary, model, log_folder, name="cluster", prefill=1, decode=1, routers=1, flags=(),
                  prefill_flags=(), decode_flags=(), router_flags=(), stay=False):
         self.binary, self.model, self.log_folder = binary, model, log_folder
         self.name, self.stay = name, stay
-        self.counts = (prefill, decode)
+        self.counts = (prefill, decode, routers)
         self.flags = list(flags)
         self.role_flags = {
             "prefill": list(prefill_flags),
             "decode": list(decode_flags),
             "router": list(router_flags),
         }
-        self.prefill, self.decode, self.router = [], [], None
+        self.prefill, self.decode, self.routers = [], [], []
 
     def _node(self, role, suffix, extra):
         node_id = f"{self.name}-{role}{suffix}"
@@ -74,10 +74,12 @@ class Cluster:
             for node in self.prefill:
                 node.wait_listening(timeout_s)
             peers = ["--prefill-peers", ",".join(node.serving for node in self.prefill)]
-            self.router = self._node("router", "", peers + decode_peers).start()
-            self.router.wait_listening(timeout_s)
-            if wait_ready:
-                self.router.wait_ready(timeout_s)
+            for index in range(self.counts[2]):
+                self.routers.append(self._node("router", index or "", peers + decode_peers).start())
+            for router in self.routers:
+                router.wait_listening(timeout_s)
+                if wait_ready:
+                    router.wait_ready(timeout_s)
         except BaseException:
             self.stop()
             raise
@@ -85,7 +87,11 @@ class Cluster:
 
     @property
     def nodes(self):
-        return [node for node in [self.router, *self.prefill, *self.decode] if node is not None]
+        return self.routers + self.prefill + self.decode
+
+    @property
+    def router(self):
+        return self.routers[0] if self.routers else None
 
     @property
     def front(self):
@@ -96,7 +102,7 @@ class Cluster:
         return self.prefill + self.decode
 
     def stop(self):
-        """The router first, so that it does not see its peers vanish. Exit codes by node name."""
+        """The routers first, so that they do not see their peers vanish. Exit codes by node name."""
         return {node.name: node.stop() for node in self.nodes}
 
 
