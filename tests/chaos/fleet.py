@@ -1,5 +1,5 @@
-"""The processes of the kill test: prefill and decode nodes that die and come back at the same address,
-and the routers in front of them."""
+"""The processes of the kill test: prefill and decode nodes, and the routers in front of them, that die
+and come back at the same address."""
 import os
 import pathlib
 import signal
@@ -21,6 +21,7 @@ FAILPOINTS = {
     "prefill": [("prefill_role.before", 30), ("prefill_role.after", 30), ("handoff.frame", 10),
                 ("handoff.commit", 6), ("engine.step", 40)],
     "decode": [("decode_role.before", 40), ("decode_role.after", 40), ("engine.step", 80)],
+    "router": [("api.event", 120)],
 }
 
 
@@ -49,25 +50,38 @@ class Slot:
         self.address = f"{LOOPBACK}:{free_port()}"
         self.generation = 0
         self.armed = None  # failpoint=kill@pass
+        self.up = False  # it listens and knows the others; until its death is noticed
         self.node = None
 
     def launch(self, armed=None, keep_id=True):
         self.armed = armed
         node_id = self.name if keep_id else f"{self.name}-{self.generation}"
-        flags = ["-m", self.fleet.model, "--node-role", self.role, "--node-id", node_id, "--host", LOOPBACK,
-                 "--port", 0, "--serving-bind", self.address, "--kv-memory", self.fleet.kv_memory, "-t", 1]
-        if self.role == "prefill":
-            flags += ["--decode-peers", ",".join(slot.address for slot in self.fleet.of("decode"))]
+        flags = ["-m", self.fleet.model, "--node-role", self.role, "--node-id", node_id, "--host", LOOPBACK]
+        if self.role == "router":
+            flags += ["--port", self.address.rsplit(":", 1)[1]]
+        else:
+            # Another block size per place: what crosses the wire is never laid out alike by luck.
+            flags += ["--port", 0, "--serving-bind", self.address, "--kv-memory", self.fleet.kv_memory, "-t", 1,
+                      "--block-tokens", [64, 128][self.index % 2]]
+        for peers in {"prefill": ["decode"], "router": ["prefill", "decode"]}.get(self.role, []):
+            flags += [f"--{peers}-peers", ",".join(slot.address for slot in self.fleet.of(peers))]
         if armed:
             flags += ["--failpoints", armed]
-        # Another block size per place: what crosses the wire is never laid out alike by luck.
-        flags += ["--block-tokens", [64, 128][self.index % 2]]
         self.node = Node(self.fleet.binary, f"{self.name}.{self.generation}", flags, self.fleet.logs).start()
         self.generation += 1
-        return self
 
     def dead(self):
         return self.node.process.poll() is not None
+
+    def died_since(self, generation, within_s=5):
+        """True once the process of that generation is gone. A connection breaks a moment earlier."""
+        def gone():
+            return self.generation != generation or self.node.killed or self.dead()
+
+        deadline = time.monotonic() + within_s
+        while not gone() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return gone()
 
     def listening(self):
         if self.node.http is None and "\n" in self.node.out_path.read_text(errors="replace"):
@@ -80,16 +94,15 @@ class Fleet:
         self.binary, self.model, self.logs, self.source = arguments.binary, arguments.model, logs, source
         self.kv_memory, self.arm = arguments.kv_memory, arguments.arm
         self.failpoints = not arguments.no_failpoints
-        self.slots = []
-        for role in ("decode", "prefill"):
-            for index in range(2):
-                self.slots.append(Slot(self, role, index))
-        self.routers = []
-        self.router_count = arguments.routers
-        self.limits = {}  # process name or role -> descriptors when idle and warm
+        self.slots = [Slot(self, role, index) for role in ("decode", "prefill") for index in range(2)]
+        self.slots += [Slot(self, "router", index) for index in range(arguments.routers)]
+        self.limits = {}  # role -> descriptors when idle and warm
 
     def of(self, role):
         return [slot for slot in self.slots if slot.role == role]
+
+    def engines(self):
+        return [slot for slot in self.slots if slot.role != "router"]
 
     def start(self):
         for slot in self.slots:
@@ -97,19 +110,22 @@ class Fleet:
             slot.armed = None  # it is not meant to die of it
         for slot in self.slots:
             slot.node.wait_listening(START_S)
-        for index in range(self.router_count):
-            flags = ["-m", self.model, "--node-role", "router", "--node-id", f"r{index}", "--host", LOOPBACK,
-                     "--port", 0]
-            for role in ("prefill", "decode"):
-                flags += [f"--{role}-peers", ",".join(slot.address for slot in self.of(role))]
-            self.routers.append(Node(self.binary, f"r{index}", flags, self.logs).start())
-        for router in self.routers:
-            router.wait_listening(START_S).wait_ready(START_S)
-        wait_until(lambda: all(map(self.seen, self.slots)), START_S, "every router sees every node")
+        for slot in self.engines() + self.of("router"):
+            wait_until(lambda slot=slot: self.seen(slot), START_S, f"{slot.name} is connected to the others")
+            slot.up = True
 
     def seen(self, slot):
-        """No router misses the node of that address."""
-        return not any(slot.address in router.client(timeout_s=10).get("/ready").text for router in self.routers)
+        """A node: no router that is up misses it. A router: it can serve and misses none that is up.
+        Whoever comes last has seen the others, so all that are up know each other."""
+        if slot.role == "router":
+            pairs = [(slot, other) for other in self.engines() if other.up]
+        else:
+            pairs = [(router, slot) for router in self.of("router") if router.up]
+        try:
+            pages = {router: router.node.client(timeout_s=10).get("/ready") for router, _ in pairs}
+        except ConnectionFailed:
+            return False  # it died; that will be noticed
+        return all(pages[router].status == 200 and other.address not in pages[router].text for router, other in pairs)
 
     def relaunch(self, slot, arm):
         """Starts the place anew, armed or not, under its old name or another one."""
@@ -120,7 +136,8 @@ class Fleet:
         slot.launch(armed, keep_id=self.source.random() < 0.5)
 
     def processes(self):
-        return self.routers + [slot.node for slot in self.slots]
+        """Routers first: so they do not see their peers vanish when all are stopped."""
+        return [slot.node for slot in self.of("router") + self.engines()]
 
     def remember_descriptors(self):
         """To be called before any load: once all are connected to all, nothing changes any more."""
@@ -133,8 +150,7 @@ class Fleet:
             now = counts()
             if now != seen:
                 seen, since = now, time.monotonic()
-        for router in self.routers:
-            self.limits[router.name] = descriptors(router)
+        self.limits["router"] = max(descriptors(slot.node) for slot in self.of("router"))
         for role in ("prefill", "decode"):
             # KV connections come with the first handoff between two nodes, and stay.
             self.limits[role] = max(descriptors(slot.node) for slot in self.of(role)) + 2 * BULK_CONNECTIONS
@@ -142,7 +158,7 @@ class Fleet:
     def leaks(self):
         """What is not free although nothing runs: one line each. Armed nodes may be down: no leak."""
         found = []
-        for slot in self.slots:
+        for slot in self.engines():
             if slot.dead():
                 continue
             page = {}
@@ -160,14 +176,19 @@ class Fleet:
                 continue
             found += self._bugs(slot.node.name, page["now"])
             found += self._too_many(slot.node, self.limits.get(slot.role))
-        for router in self.routers:
-            page = scrape(router)
+        for slot in self.of("router"):
+            if slot.dead():
+                continue
+            try:
+                page = scrape(slot.node)
+            except ConnectionFailed:
+                continue
             if page.sum("baton_requests_active"):
-                found.append(f"{router.name}: {page.sum('baton_requests_active'):.0f} requests are under way")
+                found.append(f"{slot.node.name}: {page.sum('baton_requests_active'):.0f} requests are under way")
             if page.sum("baton_token_mismatches_total"):
-                found.append(f"{router.name}: repeated tokens differed")
-            found += self._bugs(router.name, page)
-            found += self._too_many(router, self.limits.get(router.name))
+                found.append(f"{slot.node.name}: repeated tokens differed")
+            found += self._bugs(slot.node.name, page)
+            found += self._too_many(slot.node, self.limits.get("router"))
         return found
 
     @staticmethod
@@ -187,10 +208,10 @@ class Fleet:
         return [f"{node.name}: {now} descriptors, {limit} before: {open_files(node)}"] if now > limit else []
 
     def recoveries(self):
-        """What the routers had to do, in words."""
-        pages = [scrape(router) for router in self.routers]
+        """What the routers that are there now had to do, in words."""
+        pages = [scrape(slot.node) for slot in self.of("router")]
         return ", ".join(f"{sum(page.sum(f'baton_{name}_total') for page in pages):.0f} {name.replace('_', ' ')}"
-                         for name in ("retries", "replays", "local_fallbacks"))
+                         for name in ("retries", "replays", "local_fallbacks", "requests_resumed"))
 
     def stop(self):
         """Exit codes other than 0 by name, of processes that were not killed."""

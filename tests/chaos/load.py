@@ -1,13 +1,16 @@
-"""The load of the kill test: streams of many kinds, each compared with what a cold single node answered."""
+"""The load of the kill test: streams of many kinds, each compared with what a cold single node answered. A
+client that loses its router goes on at another one."""
+import json
 import random
 import threading
 import time
 
-from harness.canonical import CanonicalError
-from harness.case import CHAT, COMPLETIONS, GREEDY, chat, completion, token_prompt
-from harness.client import ConnectionFailed
+from harness.canonical import CanonicalError, canonical
+from harness.case import GREEDY, chat, completion, path_of, token_prompt
+from harness.client import Client, ConnectionFailed
 
 STREAM_TIMEOUT_S = 120  # of silence; a stream that hangs is a lost one
+MOST_ROUTERS = 50  # that one request may lose; more, and it never ends
 WORDS = ("lighthouse", "river", "copper", "winter", "garden", "engine", "harbour", "paper")
 
 
@@ -45,11 +48,65 @@ def make_bodies(source, count):
 
 def stream_lines(client, body):
     """Canonical lines of a streamed answer. Errors: ConnectionFailed, CanonicalError, OSError."""
-    stream = client.stream(CHAT if "messages" in body else COMPLETIONS, body)
+    stream = client.stream(path_of(body), body)
     stream.read_all()
     if stream.status != 200:
         raise ConnectionFailed(f"status {stream.status}: {stream.text.strip()[:300]}")
     return stream.canonical()
+
+
+class Reader:
+    """One client that reads one answer from routers that may die: from each but the first it asks for
+    what follows the last whole event. Only a router that died is left; nothing else is forgiven."""
+
+    def __init__(self, routers, source, body):
+        self.routers, self.source, self.body = routers, source, body
+        self.text, self.last_id = "", None
+        self.lost_routers, self.resumed = 0, 0
+
+    def read(self):
+        """Canonical lines of the joined text. Errors: ConnectionFailed, CanonicalError, OSError."""
+        last = None
+        while not self._read_from(last := self._choose(last)):
+            self.lost_routers += 1
+            if self.lost_routers > MOST_ROUTERS:
+                raise ConnectionFailed(f"{self.lost_routers} routers died under it")
+        names = {(chunk["id"], chunk["created"]) for chunk in map(json.loads, self._data())}
+        if len(names) != 1:
+            raise CanonicalError(f"the parts have different names: {names}")
+        return canonical(self.text)
+
+    def _data(self):
+        lines = [line[6:] for line in self.text.splitlines() if line.startswith("data: ")]
+        return [line for line in lines if line != "[DONE]"]
+
+    def _choose(self, last):
+        up = [router for router in self.routers if router.up]
+        return self.source.choice([router for router in up if router is not last] or up or self.routers)
+
+    def _read_from(self, router):
+        """True when the answer is whole, False when the router died."""
+        generation, stream, problem = router.generation, None, "cut"
+        if self.last_id:
+            self.resumed += 1
+        try:
+            stream = Client(router.address, timeout_s=STREAM_TIMEOUT_S).stream(
+                path_of(self.body), self.body, self.last_id)
+            stream.read_all()
+        except (ConnectionFailed, OSError) as error:
+            problem = str(error)
+        if stream is not None:
+            if stream.status != 200:
+                raise ConnectionFailed(f"{router.name}: status {stream.status}: {stream.text.strip()[:300]}")
+            self.text += stream.whole
+            self.last_id = stream.last_id or self.last_id
+            if stream.done:
+                return True
+            if stream.whole.startswith("event: error") or "\n\nevent: error" in stream.whole:
+                raise ConnectionFailed(f"{router.name}: an error event: {stream.whole[-300:]}")
+        if not router.died_since(generation):
+            raise ConnectionFailed(f"{router.name} lives: {problem}")
+        return False
 
 
 def first_difference(mine, other):
@@ -62,14 +119,15 @@ def first_difference(mine, other):
 class Load:
     """Threads that ask without a break until stop(); pause() ends with nothing under way."""
 
-    def __init__(self, fronts, bodies, references, clients, seed):
-        self.fronts, self.bodies, self.references = fronts, bodies, references
+    def __init__(self, routers, bodies, references, clients, seed):
+        self.routers, self.bodies, self.references = routers, bodies, references
         self.go = threading.Event()
         self.ended = False
         self.lock = threading.Lock()
-        self.kills = 0  # so far; counted by who kills
+        self.kills = 0  # of nodes, so far; counted by who kills
         self.under_way = {}  # thread -> kills when its request began
         self.requests, self.lost, self.different = 0, [], []
+        self.lost_routers, self.resumed = 0, 0  # by all requests
         self.threads = [threading.Thread(target=self._work, args=(random.Random(f"{seed}/{index}"),), daemon=True)
                         for index in range(clients)]
 
@@ -95,18 +153,20 @@ class Load:
 
     def _one(self, source):
         index = source.randrange(len(self.bodies))
-        front = source.choice(self.fronts)
         body = self.bodies[index]
         if source.random() < 0.6:  # cold; else the prefix caches may help
             body = dict(body, cache_salt=f"{source.randrange(1 << 60)}")
         began = time.monotonic()
         problem = lines = None
+        reader = Reader(self.routers, source, body)
         try:
-            lines = stream_lines(front.client(timeout_s=STREAM_TIMEOUT_S), body)
+            lines = reader.read()
         except (ConnectionFailed, CanonicalError, OSError, ValueError) as error:
             problem = f"request {index} after {time.monotonic() - began:.1f} s: {error}"
         with self.lock:
             self.requests += 1
+            self.lost_routers += reader.lost_routers
+            self.resumed += reader.resumed
             if problem:
                 self.lost.append(problem)
             elif lines != self.references[index]:
