@@ -1,10 +1,11 @@
 // TCP for everybody: listen and connect with clear errors and deadlines, and TcpStream, which reads
-// and writes whole buffers with few system calls.
+// and writes whole buffers with few system calls, in the clear or over TLS.
 #pragma once
 
 #include "baton/base/clock.h"
 #include "baton/net/address.h"
 #include "baton/net/asio.h"
+#include "baton/net/tls.h"
 
 #include <sys/uio.h>
 
@@ -40,13 +41,20 @@ asio::awaitable<Result<tcp::socket>> connect(HostPort address, Duration deadline
 // every buffer in one call (up to IOV_MAX, where Asio stops at 64): at most one reader and one
 // writer at a time. A wait that exceeds `stall` closes the socket, so both directions fail.
 // Errors of all: kPeerLost (closed or reset by the peer, or by close()), kDeadlineExceeded,
-// kCancelled. Thread: the socket's executor. The object must outlive its operations.
+// kCancelled; kHandshakeMismatch with param "tls" from start_tls, and from the first read when the
+// peer refuses our certificate. Thread: the socket's executor. The object must outlive its
+// operations.
 class TcpStream {
  public:
   explicit TcpStream(tcp::socket socket);
   ~TcpStream();
   TcpStream(const TcpStream&) = delete;
   TcpStream& operator=(const TcpStream&) = delete;
+
+  // From here on everything is TLS. Before any other operation; on failure the peer is told and
+  // only linger() and close() are left.
+  asio::awaitable<Status> start_tls(std::shared_ptr<const TlsContext> context, TlsRole role,
+                                    Duration stall);
 
   // At least one byte; kPeerLost at the end of the stream.
   asio::awaitable<Result<std::size_t>> read_some(std::span<std::byte> into, Duration stall);
@@ -61,19 +69,31 @@ class TcpStream {
   [[nodiscard]] bool looks_alive();
   // FIN after what was written.
   void shutdown_send();
+  // The last words to a peer that is refused: shutdown_send, then what still comes is thrown away
+  // until the peer closes, since closing at once would reset what it has not read yet. Has no bound
+  // of its own but `stall` between bytes.
+  asio::awaitable<void> linger(Duration stall);
   // Ends operations under way with kPeerLost. Idempotent.
   void close();
   [[nodiscard]] bool is_open() const;
   [[nodiscard]] const std::string& peer() const { return peer_; }
   [[nodiscard]] asio::any_io_executor executor() const;
   [[nodiscard]] HostPort remote_address() const;  // empty when the peer is gone
-  // Gives the socket up, for another executor. No operation may be under way. Not open on failure.
-  tcp::socket release_to(const asio::any_io_executor& executor);
+  // The same connection on another executor, TLS and all; this one is closed. No operation may be
+  // under way. Not open on failure.
+  std::unique_ptr<TcpStream> release_to(const asio::any_io_executor& executor);
 
  private:
   struct State;
-  asio::awaitable<Status> wait(tcp::socket::wait_type what, Duration stall);
+  // Which of the two that may wait at a time: each has its own timer.
+  enum class Side : std::uint8_t { kReader, kWriter };
+  asio::awaitable<Status> wait(Side side, tcp::socket::wait_type what, Duration stall);
+  asio::awaitable<Result<std::size_t>> read_tls(std::vector<iovec> into, Duration stall);
+  asio::awaitable<Status> write_tls(std::vector<iovec> parts, Duration stall);
+  asio::awaitable<Status> seal(std::span<const std::byte> plain, Duration stall);
+  asio::awaitable<Status> flush_tls(Side side, Duration stall);
   Error error_now(int code) const;
+  Error tls_error() const;
 
   std::shared_ptr<State> state_;
   std::string peer_;

@@ -1,43 +1,17 @@
 // TcpStream: direct recvmsg and sendmsg on the socket, waiting by Asio only when they would block.
-#include "baton/net/tcp.h"
+// What differs over TLS is in tcp_stream_tls.cpp; here it costs a branch per call.
+#include "baton/net/tcp_stream_state.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 
 namespace baton::net {
-
-namespace {
-
-// After so many bytes without a wait the coroutine lets others of its loop run.
-constexpr std::size_t kYieldBytes = std::size_t{4} << 20;
-
-}  // namespace
-
-struct TcpStream::State {
-  explicit State(tcp::socket given)
-      : socket(std::move(given)),
-        read_timer(socket.get_executor()),
-        write_timer(socket.get_executor()) {}
-
-  void close() {
-    boost::system::error_code ignored;
-    socket.close(ignored);
-  }
-
-  tcp::socket socket;
-  asio::steady_timer read_timer;
-  asio::steady_timer write_timer;
-  std::uint64_t read_wait = 0;  // number of the wait: a timer that fires late must not end the next
-  std::uint64_t write_wait = 0;
-  std::size_t read_since_yield = 0;
-  std::size_t written_since_yield = 0;
-  bool timed_out = false;
-};
 
 TcpStream::TcpStream(tcp::socket socket) : state_(std::make_shared<State>(std::move(socket))) {
   boost::system::error_code error;
@@ -64,9 +38,9 @@ Error TcpStream::error_now(int code) const {
                   boost::system::error_code(code, boost::system::system_category()).message())};
 }
 
-asio::awaitable<Status> TcpStream::wait(tcp::socket::wait_type what, Duration stall) {
+asio::awaitable<Status> TcpStream::wait(Side side, tcp::socket::wait_type what, Duration stall) {
   auto state = state_;
-  const bool reading = what == tcp::socket::wait_read;
+  const bool reading = side == Side::kReader;
   asio::steady_timer& timer = reading ? state->read_timer : state->write_timer;
   std::uint64_t& current = reading ? state->read_wait : state->write_wait;
   struct Ending {
@@ -107,6 +81,9 @@ asio::awaitable<Status> TcpStream::wait(tcp::socket::wait_type what, Duration st
 
 asio::awaitable<Result<std::size_t>> TcpStream::read_some(std::vector<iovec> into, Duration stall) {
   auto state = state_;
+  if (state->tls) {
+    co_return co_await read_tls(std::move(into), stall);
+  }
   if (state->read_since_yield >= kYieldBytes) {
     state->read_since_yield = 0;
     co_await asio::post(state->socket.get_executor(), asio::use_awaitable);
@@ -133,7 +110,7 @@ asio::awaitable<Result<std::size_t>> TcpStream::read_some(std::vector<iovec> int
       co_return fail(error_now(errno));
     }
     state->read_since_yield = 0;
-    auto ready = co_await wait(tcp::socket::wait_read, stall);
+    auto ready = co_await wait(Side::kReader, tcp::socket::wait_read, stall);
     if (!ready) {
       co_return fail(std::move(ready).error());
     }
@@ -159,6 +136,9 @@ asio::awaitable<Status> TcpStream::read_exact(std::span<std::byte> into, Duratio
 
 asio::awaitable<Status> TcpStream::write_all(std::vector<iovec> parts, Duration stall) {
   auto state = state_;
+  if (state->tls) {
+    co_return co_await write_tls(std::move(parts), stall);
+  }
   std::size_t first = 0;
   while (true) {
     while (first < parts.size() && parts[first].iov_len == 0) {
@@ -183,7 +163,7 @@ asio::awaitable<Status> TcpStream::write_all(std::vector<iovec> parts, Duration 
         co_return fail(error_now(errno));
       }
       state->written_since_yield = 0;
-      auto ready = co_await wait(tcp::socket::wait_write, stall);
+      auto ready = co_await wait(Side::kWriter, tcp::socket::wait_write, stall);
       if (!ready) {
         co_return fail(std::move(ready).error());
       }
@@ -209,12 +189,19 @@ bool TcpStream::looks_alive() {
   if (!state_->socket.is_open()) {
     return false;
   }
+  if (state_->tls) {
+    return state_->tls->looks_alive();
+  }
   std::byte byte{};
   const ssize_t got = ::recv(state_->socket.native_handle(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
   return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
 }
 
 void TcpStream::shutdown_send() {
+  if (state_->tls && state_->socket.is_open()) {
+    state_->tls->say_goodbye();
+    (void)state_->tls->flush();  // a socket that is full gets the FIN alone
+  }
   boost::system::error_code ignored;
   state_->socket.shutdown(tcp::socket::shutdown_send, ignored);
 }
@@ -231,7 +218,27 @@ HostPort TcpStream::remote_address() const {
   return error ? HostPort{} : HostPort{remote.address().to_string(), remote.port()};
 }
 
-tcp::socket TcpStream::release_to(const asio::any_io_executor& executor) {
+asio::awaitable<void> TcpStream::linger(Duration stall) {
+  auto state = state_;
+  shutdown_send();
+  std::array<std::byte, 4096> unread{};
+  while (state->socket.is_open()) {
+    const ssize_t got =
+        ::recv(state->socket.native_handle(), unread.data(), unread.size(), MSG_DONTWAIT);
+    const bool would_block = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (got == 0 || (got < 0 && !would_block && errno != EINTR)) {
+      co_return;
+    }
+    if (would_block) {
+      auto ready = co_await wait(Side::kReader, tcp::socket::wait_read, stall);
+      if (!ready) {
+        co_return;
+      }
+    }
+  }
+}
+
+std::unique_ptr<TcpStream> TcpStream::release_to(const asio::any_io_executor& executor) {
   boost::system::error_code error;
   const tcp::endpoint local = state_->socket.local_endpoint(error);
   tcp::socket moved(executor);
@@ -241,7 +248,13 @@ tcp::socket TcpStream::release_to(const asio::any_io_executor& executor) {
       moved.assign(local.protocol(), handle, error);
     }
   }
-  return moved;  // not open when the system refused
+  auto stream = std::make_unique<TcpStream>(std::move(moved));  // not open when the system refused
+  stream->peer_ = peer_;
+  stream->state_->tls = std::move(state_->tls);
+  if (stream->state_->tls) {
+    stream->state_->tls->attach(&stream->state_->socket);
+  }
+  return stream;
 }
 
 }  // namespace baton::net
