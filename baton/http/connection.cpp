@@ -3,6 +3,7 @@
 #include "baton/base/log.h"
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/read.hpp>
@@ -23,6 +24,9 @@ constexpr std::size_t kWatchReadBytes = 4096;
 // would destroy the answer on its way.
 constexpr std::size_t kLingerBytes = 64U << 20;
 constexpr Duration kLingerTime = std::chrono::seconds(5);
+// For the client's answer to our close_notify: most close at once, none must.
+constexpr Duration kTlsEndTime = std::chrono::seconds(1);
+constexpr unsigned char kTlsHandshakeRecord = 22;
 
 // Response headers are ours, but a value may hold a peer's text: a line break would let it write
 // headers of its own.
@@ -51,7 +55,10 @@ Error read_error(const beast::error_code& error) {
 bool is_disconnect(const beast::error_code& error) {
   return error == asio::error::eof || error == asio::error::connection_reset ||
          error == asio::error::operation_aborted || error == asio::error::broken_pipe ||
-         error == beast::http::error::end_of_stream || error == beast::http::error::partial_message;
+         error == beast::http::error::end_of_stream ||
+         error == beast::http::error::partial_message ||
+         error == asio::ssl::error::stream_truncated ||
+         error.category() == asio::error::get_ssl_category();
 }
 
 HttpRequest to_request(const beast::http::request<beast::http::string_body>& message) {
@@ -72,12 +79,12 @@ HttpRequest to_request(const beast::http::request<beast::http::string_body>& mes
 
 Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<ConnectionOwner> owner)
     : owner_(std::move(owner)),
-      stream_(std::move(socket)),
+      stream_(std::move(socket), owner_->tls()),
       strand_(stream_.get_executor()),
       watch_ended_(strand_) {
   beast::error_code error;
-  stream_.socket().set_option(asio::ip::tcp::no_delay(true), error);
-  const auto endpoint = stream_.socket().remote_endpoint(error);
+  stream_.tcp().socket().set_option(asio::ip::tcp::no_delay(true), error);
+  const auto endpoint = stream_.tcp().socket().remote_endpoint(error);
   if (!error) {
     remote_ = endpoint.address().to_string() + ":" + std::to_string(endpoint.port());
   }
@@ -85,12 +92,53 @@ Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<ConnectionO
 
 asio::awaitable<void> Connection::run() {
   const auto self = shared_from_this();
-  while (!closed_) {
+  bool open = true;
+  if (stream_.tls() != nullptr) {
+    open = co_await start_tls();
+  }
+  while (open && !closed_) {
     if (!co_await serve_one()) {
       break;
     }
   }
+  co_await end_tls();
   close();
+}
+
+// False: no request will come. A client that speaks plain HTTP is told so, in plain HTTP.
+asio::awaitable<bool> Connection::start_tls() {
+  stream_.tcp().expires_after(owner_->options().header_deadline);
+  auto [error, bytes] =
+      co_await stream_.tcp().async_read_some(input_.prepare(kWatchReadBytes), kTuple);
+  if (error) {
+    co_return false;
+  }
+  input_.commit(bytes);
+  if (static_cast<const unsigned char*>(input_.data().data())[0] != kTlsHandshakeRecord) {
+    stream_.forget_tls();
+    keep_alive_ = false;
+    Error why{ErrorCode::kInvalidArgument, "this port speaks HTTPS only", {}, 0};
+    co_await refuse(owner_->error_page(why));
+    co_return false;
+  }
+  auto [failed, taken] = co_await stream_.tls()->async_handshake(asio::ssl::stream_base::server,
+                                                                 input_.data(), kTuple);
+  input_.consume(input_.size());  // the rest of what was read is within the TLS stream
+  (void)taken;
+  if (failed) {
+    log::debug("TLS with client {} failed: {}", remote_, failed.message());
+    stream_.forget_tls();  // no goodbye
+  }
+  co_return !failed;
+}
+
+// Says that the answer was whole: without it a client may take the end for an attacker's cut.
+asio::awaitable<void> Connection::end_tls() {
+  if (stream_.tls() == nullptr || gone_ || closed_ || answer_ != Answer::kDone) {
+    co_return;
+  }
+  stream_.tcp().expires_after(kTlsEndTime);
+  (void)co_await stream_.tls()->async_shutdown(kTuple);
 }
 
 void Connection::close() {
@@ -99,8 +147,8 @@ void Connection::close() {
   }
   closed_ = true;
   beast::error_code ignored;
-  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  stream_.close();
+  stream_.tcp().socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  stream_.tcp().close();
   mark_gone();
 }
 
@@ -158,7 +206,7 @@ asio::awaitable<bool> Connection::read_head(Parser& parser) {
     if (owner_->draining()) {
       co_return false;
     }
-    stream_.expires_after(owner_->options().idle_timeout);
+    stream_.tcp().expires_after(owner_->options().idle_timeout);
     auto [error, bytes] = co_await stream_.async_read_some(input_.prepare(kWatchReadBytes), kTuple);
     if (error) {
       co_return false;  // nothing was asked, so nothing is answered
@@ -166,7 +214,7 @@ asio::awaitable<bool> Connection::read_head(Parser& parser) {
     input_.commit(bytes);
     idle_ = false;
   }
-  stream_.expires_after(owner_->options().header_deadline);
+  stream_.tcp().expires_after(owner_->options().header_deadline);
   auto [error, bytes] = co_await beast::http::async_read_header(stream_, input_, parser, kTuple);
   (void)bytes;
   if (!error) {
@@ -230,7 +278,7 @@ asio::awaitable<bool> Connection::read_body(Parser& parser) {
       co_return false;
     }
   }
-  stream_.expires_after(options.body_deadline);
+  stream_.tcp().expires_after(options.body_deadline);
   auto [error, bytes] = co_await beast::http::async_read(stream_, input_, parser, kTuple);
   (void)bytes;
   if (!error) {
@@ -275,10 +323,12 @@ asio::awaitable<void> Connection::refuse(HttpResponse response) {
 }
 
 asio::awaitable<void> Connection::linger() {
+  co_await end_tls();
+  stream_.forget_tls();  // what still comes is thrown away as it is
   beast::error_code ignored;
-  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  stream_.tcp().socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   input_.clear();
-  stream_.expires_after(kLingerTime);
+  stream_.tcp().expires_after(kLingerTime);
   for (std::size_t total = 0; total < kLingerBytes;) {
     auto [error, bytes] =
         co_await stream_.async_read_some(input_.prepare(16 * kWatchReadBytes), kTuple);
@@ -316,7 +366,11 @@ asio::awaitable<Status> Connection::write_all(std::string head, std::string body
   if (gone_ || closed_) {
     co_return fail(ErrorCode::kCancelled, "the client has left");
   }
-  stream_.expires_after(owner_->options().write_timeout);
+  stream_.tcp().expires_after(owner_->options().write_timeout);
+  if (stream_.tls() != nullptr) {  // it makes a record, and a packet, of each buffer
+    head += body;
+    body.clear();
+  }
   const std::array<asio::const_buffer, 2> buffers{asio::buffer(head), asio::buffer(body)};
   auto [error, bytes] = co_await asio::async_write(stream_, buffers, kTuple);
   (void)bytes;
@@ -414,7 +468,7 @@ void Connection::watch() {
     return;  // so much read ahead: a departure shows at the next write
   }
   watching_ = true;
-  stream_.expires_never();  // the write in progress, if any, keeps its own deadline
+  stream_.tcp().expires_never();  // the write in progress, if any, keeps its own deadline
   stream_.async_read_some(input_.prepare(kWatchReadBytes),
                           [self = shared_from_this()](beast::error_code error, std::size_t bytes) {
                             self->on_watched(error, bytes);
@@ -441,7 +495,7 @@ asio::awaitable<void> Connection::end_watch() {
     co_return;
   }
   watch_ending_ = true;
-  stream_.cancel();
+  stream_.tcp().cancel();
   co_await watch_ended_.wait_uncancellable();
   watch_ending_ = false;
 }

@@ -3,12 +3,12 @@
 // reads ahead is the next pipelined request. Everything runs on the connection's strand.
 #pragma once
 
+#include "baton/http/client_stream.h"
 #include "baton/http/server.h"
 #include "baton/net/async_event.h"
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
@@ -28,6 +28,8 @@ class ConnectionOwner {
   [[nodiscard]] virtual bool draining() const = 0;
   virtual void handler_started() = 0;
   virtual void handler_ended() = 0;
+  // Null: clients speak plain HTTP.
+  [[nodiscard]] virtual asio::ssl::context* tls() = 0;
 };
 
 class Connection final : public ResponseWriter, public std::enable_shared_from_this<Connection> {
@@ -55,6 +57,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   enum class Answer : std::uint8_t { kNone, kStreaming, kDone, kBroken };
 
+  asio::awaitable<bool> start_tls();
+  asio::awaitable<void> end_tls();
   asio::awaitable<bool> serve_one();
   asio::awaitable<bool> read_head(Parser& parser);
   asio::awaitable<bool> read_body(Parser& parser);
@@ -69,7 +73,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void mark_gone();
 
   std::shared_ptr<ConnectionOwner> owner_;
-  boost::beast::tcp_stream stream_;
+  ClientStream stream_;
   asio::any_io_executor strand_;
   boost::beast::flat_buffer input_;
   std::string remote_;

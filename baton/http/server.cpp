@@ -58,6 +58,10 @@ struct HttpServer::Core final : ConnectionOwner, std::enable_shared_from_this<Co
         options_(std::move(server_options)),
         handler_(std::move(handle)) {
     BATON_CHECK(!executors_.empty() && handler_ != nullptr);
+    if (options_.tls) {
+      SSL_CTX_up_ref(options_.tls->native());
+      tls_.emplace(options_.tls->native());  // takes the reference
+    }
     accept_strand_ = asio::make_strand(executors_.front());
     accept_pause_ = std::make_unique<net::AsyncEvent>(accept_strand_);
   }
@@ -70,6 +74,7 @@ struct HttpServer::Core final : ConnectionOwner, std::enable_shared_from_this<Co
   [[nodiscard]] bool draining() const override { return draining_.load(); }
   void handler_started() override { active_.fetch_add(1); }
   void handler_ended() override { active_.fetch_sub(1); }
+  [[nodiscard]] asio::ssl::context* tls() override { return tls_ ? &*tls_ : nullptr; }
 
   asio::awaitable<void> accept_loop();
   void admit(tcp::socket socket);
@@ -87,6 +92,7 @@ struct HttpServer::Core final : ConnectionOwner, std::enable_shared_from_this<Co
   const std::vector<asio::any_io_executor> executors_;
   const ServerOptions options_;
   const Handler handler_;
+  std::optional<asio::ssl::context> tls_;
   asio::any_io_executor accept_strand_;
   std::unique_ptr<net::AsyncEvent> accept_pause_;
   std::optional<tcp::acceptor> acceptor_;  // touched on accept_strand_ once listening
@@ -134,6 +140,9 @@ void HttpServer::Core::admit(tcp::socket socket) {
 
 // One try, no waiting: the few bytes fit the socket's empty buffer.
 void HttpServer::Core::turn_away(tcp::socket socket) const {
+  if (options_.tls) {
+    return;  // closes it: there is no saying anything before a handshake
+  }
   const HttpResponse page = error_page(
       {ErrorCode::kUnavailable, "the server has no connection left, try again later", {}, 1000});
   const std::string text = "HTTP/1.1 " + std::to_string(page.status) +

@@ -1,12 +1,13 @@
-// HTTP/1.1 server: keep-alive, pipelining, chunked streams, deadlines and bounds on everything, and
-// notice of a client that leaves while its handler works. Knows nothing of LLMs. One strand per
-// connection on the given executor (an io_context run by any number of threads); a handler runs on
-// its connection's strand and must not block it.
+// HTTP/1.1 server, with or without TLS: keep-alive, pipelining, chunked streams, deadlines and
+// bounds on everything, and notice of a client that leaves while its handler works. Knows nothing
+// of LLMs. One strand per connection on the given executor (an io_context run by any number of
+// threads); a handler runs on its connection's strand and must not block it.
 #pragma once
 
 #include "baton/base/clock.h"
 #include "baton/base/result.h"
 #include "baton/http/message.h"
+#include "baton/net/tls.h"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -75,6 +76,7 @@ struct ServerOptions {
   Duration write_timeout = std::chrono::seconds(30);  // one write that makes no end
   Gate gate;                                          // may be empty
   ErrorPage error_page;                               // may be empty: plain text then
+  std::shared_ptr<const net::TlsContext> tls;         // null: plain HTTP
 };
 
 class HttpServer {
