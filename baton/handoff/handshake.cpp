@@ -72,9 +72,15 @@ std::uint16_t negotiated_version(const Hello& ours, const Hello& theirs) {
 }
 
 Error mismatch_error(const Mismatch& mismatch, const std::string& peer) {
-  return Error{ErrorCode::kHandshakeMismatch,
-               fmt::format("cannot pair with {}: {} differs: ours is '{}', theirs is '{}'", peer,
-                           mismatch.field, mismatch.ours, mismatch.theirs),
+  std::string why = fmt::format("{} differs: ours is '{}', theirs is '{}'", mismatch.field,
+                                mismatch.ours, mismatch.theirs);
+  if (mismatch.field == kTokenField) {
+    why = fmt::format("{}; give all nodes the same --cluster-token-file",
+                      mismatch.ours == kNoToken     ? "it asks for a cluster token and we have none"
+                      : mismatch.theirs == kNoToken ? "it has no cluster token"
+                                                    : "it has another cluster token");
+  }
+  return Error{ErrorCode::kHandshakeMismatch, fmt::format("cannot pair with {}: {}", peer, why),
                mismatch.field};
 }
 

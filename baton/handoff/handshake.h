@@ -18,6 +18,11 @@ struct Mismatch {
   std::string theirs;
 };
 
+// The field of a refusal for want of the same cluster token (cluster_token.h). Neither value is
+// ever the token.
+inline constexpr const char* kTokenField = "cluster_token";
+inline constexpr const char* kNoToken = "none";  // the value of the side that has none
+
 // Engine nodes (single, prefill, decode) must agree on protocol range, model digest, tokenizer
 // digest, KV groups and dtype, and exactness tag; with a router only protocol range and tokenizer
 // digest count. block_tokens and limits may differ. A node never pairs with itself or its namesake.

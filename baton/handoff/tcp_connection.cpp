@@ -66,41 +66,57 @@ asio::awaitable<Status> write_frame(net::TcpStream* stream, std::vector<std::byt
   co_return co_await stream->write_all(std::move(parts), stall);
 }
 
-asio::awaitable<Result<wire::pb::Hello>> read_hello(net::TcpStream* stream, Duration stall) {
+namespace {
+
+// What a TLS peer says first: a record header of a ClientHello or of an alert.
+bool is_tls(const wire::EncodedHeader& raw, std::uint8_t type) {
+  return raw[0] == std::byte{type} && raw[1] == std::byte{3};
+}
+constexpr std::uint8_t kTlsAlert = 21;
+constexpr std::uint8_t kTlsHandshake = 22;
+
+// One frame of that type, the first of its sender.
+asio::awaitable<Result<std::pair<wire::FrameHeader, std::vector<std::byte>>>> read_greeting(
+    net::TcpStream* stream, wire::FrameType type, Duration stall) {
   wire::EncodedHeader raw{};
   auto header = co_await read_header(stream, &raw, stall, stall);
+  if (is_tls(raw, kTlsHandshake) || is_tls(raw, kTlsAlert)) {
+    co_return fail(ErrorCode::kHandshakeMismatch,
+                   stream->peer() + " speaks TLS and this node does not", "tls");
+  }
   if (!header) {
     co_return fail(std::move(header).error());
   }
-  if (header->type != wire::FrameType::kHello) {
+  if (header->type != type) {
     co_return fail(ErrorCode::kProtocol,
-                   fmt::format("{} began with a {} instead of a hello", stream->peer(),
-                               wire::frame_type_name(header->type)));
+                   fmt::format("{} sent a {} instead of a {}", stream->peer(),
+                               wire::frame_type_name(header->type), wire::frame_type_name(type)));
   }
   auto payload = co_await read_payload(stream, *header, stall);
   if (!payload) {
     co_return fail(std::move(payload).error());
   }
-  co_return wire::decode_hello(*header, *payload);
+  std::pair<wire::FrameHeader, std::vector<std::byte>> greeting(*header, *std::move(payload));
+  co_return std::move(greeting);
+}
+
+}  // namespace
+
+asio::awaitable<Result<wire::pb::Hello>> read_hello(net::TcpStream* stream, Duration stall) {
+  auto greeting = co_await read_greeting(stream, wire::FrameType::kHello, stall);
+  if (!greeting) {
+    co_return fail(std::move(greeting).error());
+  }
+  co_return wire::decode_hello(greeting->first, greeting->second);
 }
 
 asio::awaitable<Result<wire::pb::HelloReply>> read_hello_reply(net::TcpStream* stream,
                                                                Duration stall) {
-  wire::EncodedHeader raw{};
-  auto header = co_await read_header(stream, &raw, stall, stall);
-  if (!header) {
-    co_return fail(std::move(header).error());
+  auto greeting = co_await read_greeting(stream, wire::FrameType::kHelloReply, stall);
+  if (!greeting) {
+    co_return fail(std::move(greeting).error());
   }
-  if (header->type != wire::FrameType::kHelloReply) {
-    co_return fail(ErrorCode::kProtocol,
-                   fmt::format("{} answered a hello with a {}", stream->peer(),
-                               wire::frame_type_name(header->type)));
-  }
-  auto payload = co_await read_payload(stream, *header, stall);
-  if (!payload) {
-    co_return fail(std::move(payload).error());
-  }
-  co_return wire::decode_hello_reply(*header, *payload);
+  co_return wire::decode_hello_reply(greeting->first, greeting->second);
 }
 
 asio::awaitable<Status> write_hello_reply(net::TcpStream* stream, wire::pb::HelloReply reply,
@@ -112,8 +128,11 @@ asio::awaitable<Status> write_hello_reply(net::TcpStream* stream, wire::pb::Hell
   co_return co_await write_frame(stream, *std::move(frame), stall);
 }
 
-asio::awaitable<Result<wire::pb::HelloReply>> offer_hello(net::TcpStream* stream,
-                                                          wire::pb::Hello ours, Duration stall) {
+asio::awaitable<Result<Answered>> offer_hello(net::TcpStream* stream, wire::pb::Hello ours,
+                                              const ClusterToken* token, Duration stall) {
+  if (token != nullptr) {
+    ours.set_nonce(make_nonce());
+  }
   auto frame = wire::encode_hello(ours);
   if (!frame) {
     co_return fail(std::move(frame).error());
@@ -123,16 +142,58 @@ asio::awaitable<Result<wire::pb::HelloReply>> offer_hello(net::TcpStream* stream
     co_return fail(std::move(status).error());
   }
   auto reply = co_await read_hello_reply(stream, stall);
-  if (reply && !reply->has_hello()) {
+  if (!reply) {
+    co_return fail(std::move(reply).error());
+  }
+  if (!reply->accepted() && reply->field() == kTokenField) {
+    co_return fail(mismatch_error(mismatch_of(*reply), stream->peer()));
+  }
+  if (!reply->has_hello()) {
     co_return fail(ErrorCode::kProtocol,
                    stream->peer() + " answered a hello without saying who it is");
   }
-  co_return std::move(reply);
+  // Nothing that it says counts before it has shown that it is one of us.
+  auto mismatch = find_token_mismatch(token, reply->hello());
+  if (!mismatch && token != nullptr &&
+      !is_proof(*token, End::kAcceptor, ours, reply->hello(), reply->proof())) {
+    mismatch = unlike_tokens();
+  }
+  if (mismatch) {
+    wire::pb::HelloReply refusal = refusing(*mismatch);
+    (void)co_await write_hello_reply(stream, std::move(refusal), stall);
+    co_return fail(mismatch_error(*mismatch, stream->peer()));
+  }
+  Answered answered{*std::move(reply), {}};
+  if (token != nullptr) {
+    answered.proof = make_proof(*token, End::kDialler, ours, answered.reply.hello());
+  }
+  co_return std::move(answered);
 }
 
-wire::pb::HelloReply accepting() {
+Error advised(Error error) {
+  if (error.param == "tls") {
+    error.message += "; give every node --node-tls-cert, --node-tls-key and the same --node-tls-ca";
+  }
+  return error;
+}
+
+asio::awaitable<Status> secure(net::TcpStream* stream, std::shared_ptr<const net::TlsContext> tls,
+                               End end, Duration stall) {
+  if (!tls) {
+    co_return Status{};
+  }
+  const auto role = end == End::kDialler ? net::TlsRole::kClient : net::TlsRole::kServer;
+  auto status = co_await stream->start_tls(std::move(tls), role, stall);
+  if (!status && status.error().code == ErrorCode::kHandshakeMismatch) {
+    co_await stream->linger(stall);
+  }
+  co_return status;
+}
+
+wire::pb::HelloReply accepting(std::string proof) {
   wire::pb::HelloReply reply;
   reply.set_accepted(true);
+  reply.set_proof(std::move(proof));
   return reply;
 }
 

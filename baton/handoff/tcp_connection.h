@@ -2,6 +2,7 @@
 // messages, and the way events take from a connection's thread to Transport::next().
 #pragma once
 
+#include "baton/handoff/cluster_token.h"
 #include "baton/handoff/handshake.h"
 #include "baton/handoff/transport.h"
 #include "baton/net/async_event.h"
@@ -66,15 +67,31 @@ asio::awaitable<Result<wire::pb::HelloReply>> read_hello_reply(net::TcpStream* s
                                                                Duration stall);
 asio::awaitable<Status> write_hello_reply(net::TcpStream* stream, wire::pb::HelloReply reply,
                                           Duration stall);
-// The dialler's first two steps: sends `ours`, gets the acceptor's answer.
-asio::awaitable<Result<wire::pb::HelloReply>> offer_hello(net::TcpStream* stream,
-                                                          wire::pb::Hello ours, Duration stall);
+
+// An acceptor's answer that may be trusted as far as our token goes.
+struct Answered {
+  wire::pb::HelloReply reply;
+  std::string proof;  // ours, for the confirmation; empty without a token
+};
+// The dialler's first two steps: sends `ours`, with a nonce when there is a token, and gets the
+// acceptor's answer. Errors: kHandshakeMismatch with param kTokenField, the acceptor having been
+// told.
+asio::awaitable<Result<Answered>> offer_hello(net::TcpStream* stream, wire::pb::Hello ours,
+                                              const ClusterToken* token, Duration stall);
+
+// TLS as one end of a node connection; nothing without a context. A peer that does not fit is heard
+// to its end, so that our alert reaches it. Errors: of TcpStream::start_tls.
+asio::awaitable<Status> secure(net::TcpStream* stream, std::shared_ptr<const net::TlsContext> tls,
+                               End end, Duration stall);
+// Adds what an operator does about it to an error of TLS.
+Error advised(Error error);
 
 // The field of a refusal that is about this connection, not about the nodes: connected already, or
 // not yet. Nobody is told of it.
 inline constexpr const char* kConnectionField = "connection";
 
-wire::pb::HelloReply accepting();
+// `proof` is empty when there is no token.
+wire::pb::HelloReply accepting(std::string proof = {});
 wire::pb::HelloReply refusing(const Mismatch& mismatch);
 // What the other side said, seen from here.
 Mismatch mismatch_of(const wire::pb::HelloReply& refusal);

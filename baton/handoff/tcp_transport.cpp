@@ -92,7 +92,7 @@ void TcpTransport::Impl::lose(std::shared_ptr<TcpPeer> peer, const Error& reason
   }
   for (const auto& weak : peer->inbound) {
     if (const auto inbound = weak.lock()) {
-      asio::post(io_->executor(inbound->loop), [inbound] { inbound->stream.close(); });
+      asio::post(io_->executor(inbound->loop), [inbound] { inbound->stream->close(); });
     }
   }
   events_.push_now(PeerDown{peer->id, reason});

@@ -5,9 +5,11 @@
 #pragma once
 
 #include "baton/base/clock.h"
+#include "baton/handoff/cluster_token.h"
 #include "baton/handoff/transport.h"
 #include "baton/net/address.h"
 #include "baton/net/event_loop.h"
+#include "baton/net/tls.h"
 
 #include <cstddef>
 #include <memory>
@@ -21,7 +23,9 @@ struct TcpTransportOptions {
   std::optional<net::HostPort> serving_bind;  // none: accepts nobody. Port 0: any free one
   std::vector<net::HostPort> peers;           // dialled at start, and again whenever lost
   std::size_t bulk_connections = 2;           // per peer and direction; >= 1
-  bool allow_insecure_bind = false;           // serving_bind may be other than loopback
+  // What keeps strangers out: either, both or, on loopback only, neither. All nodes alike.
+  std::shared_ptr<const net::TlsContext> tls;  // with a CA: mutual
+  std::shared_ptr<const ClusterToken> token;
   Duration connect_deadline = std::chrono::seconds(5);
   Duration handshake_deadline = std::chrono::seconds(5);
   Duration stall_deadline = std::chrono::seconds(10);      // without progress inside a frame
@@ -32,6 +36,10 @@ struct TcpTransportOptions {
   std::size_t bulk_socket_buffer_bytes = 0;
 };
 
+// Whether nodes may be served at that address. Errors: kInvalidArgument naming both ways to guard
+// an address beyond loopback.
+Status check_guarded(const net::HostPort& local, bool guarded);
+
 class TcpTransport final : public Transport {
  public:
   // `control` runs everything but bulk; `io` must outlive the transport. Thread: control, as all of
@@ -40,7 +48,7 @@ class TcpTransport final : public Transport {
   ~TcpTransport() override;  // after stopped(), or without start()
 
   // Binds, listens and starts to dial. Errors: kIo (port in use; names host:port),
-  // kInvalidArgument (serving_bind beyond loopback).
+  // kInvalidArgument (check_guarded).
   Status start();
   // Where it listens; the port is the real one. Only after start() with a serving_bind.
   [[nodiscard]] net::HostPort serving_address() const;

@@ -200,27 +200,32 @@ asio::awaitable<Status> BulkSender::try_open() {
 }
 
 asio::awaitable<Status> BulkSender::greet(net::TcpStream* stream) {
+  const Duration stall = options_->handshake_deadline;
+  auto secured = co_await secure(stream, options_->tls, End::kDialler, stall);
+  if (!secured) {
+    co_return fail(advised(std::move(secured).error()));
+  }
   wire::pb::Hello ours = options_->hello;
   ours.set_bulk(true);
-  auto reply = co_await offer_hello(stream, std::move(ours), options_->handshake_deadline);
-  if (!reply) {
-    co_return fail(std::move(reply).error());
+  auto answered = co_await offer_hello(stream, std::move(ours), options_->token.get(), stall);
+  if (!answered) {
+    co_return fail(advised(std::move(answered).error()));
   }
-  if (!reply->accepted()) {
+  const wire::pb::HelloReply& reply = answered->reply;
+  if (!reply.accepted()) {
     // The nodes themselves do pair: this peer is going, or not there yet.
-    Error refused = mismatch_error(mismatch_of(*reply), peer_.node_id());
+    Error refused = mismatch_error(mismatch_of(reply), peer_.node_id());
     refused.code = ErrorCode::kPeerLost;
     co_return fail(std::move(refused));
   }
-  if (reply->hello().node_id() != peer_.node_id() || !same_boot(reply->hello(), peer_)) {
+  if (reply.hello().node_id() != peer_.node_id() || !same_boot(reply.hello(), peer_)) {
     co_return fail(ErrorCode::kPeerLost,
                    fmt::format("{} is now node {} (boot {}), no longer {} (boot {})",
-                               net::to_string(address_), reply->hello().node_id(),
-                               boot_text(reply->hello()), peer_.node_id(), boot_text(peer_)));
+                               net::to_string(address_), reply.hello().node_id(),
+                               boot_text(reply.hello()), peer_.node_id(), boot_text(peer_)));
   }
-  wire::pb::HelloReply confirmation = accepting();
-  co_return co_await write_hello_reply(stream, std::move(confirmation),
-                                       options_->handshake_deadline);
+  wire::pb::HelloReply confirmation = accepting(std::move(answered->proof));
+  co_return co_await write_hello_reply(stream, std::move(confirmation), stall);
 }
 
 asio::awaitable<Result<BulkSent>> BulkSender::write(std::shared_ptr<BulkJob> job) {
@@ -299,7 +304,7 @@ class Landing {
 
 asio::awaitable<Status> BulkReader::read_frame() {
   wire::EncodedHeader raw{};
-  auto header = co_await read_header(&inbound_->stream, &raw, net::kForever, stall_);
+  auto header = co_await read_header(inbound_->stream.get(), &raw, net::kForever, stall_);
   if (!header) {
     co_return fail(std::move(header).error());
   }
@@ -314,7 +319,7 @@ asio::awaitable<Status> BulkReader::read_message(wire::FrameHeader header) {
     co_return fail(ErrorCode::kProtocol, fmt::format("a {} does not belong on a bulk connection",
                                                      wire::frame_type_name(header.type)));
   }
-  auto payload = co_await read_payload(&inbound_->stream, header, stall_);
+  auto payload = co_await read_payload(inbound_->stream.get(), header, stall_);
   if (!payload) {
     co_return fail(std::move(payload).error());
   }
@@ -348,7 +353,7 @@ asio::awaitable<Status> BulkReader::read_blocks(wire::FrameHeader header, wire::
     co_return fail(ErrorCode::kProtocol, "a blocks frame is shorter than its own header");
   }
   const std::span<std::byte> encoded_bytes(encoded);
-  auto status = co_await inbound_->stream.read_exact(encoded_bytes, stall_);
+  auto status = co_await inbound_->stream->read_exact(encoded_bytes, stall_);
   if (!status) {
     co_return status;
   }
@@ -406,7 +411,7 @@ asio::awaitable<Status> BulkReader::read_tiles(std::vector<std::span<std::byte>>
   SpanCursor cursor(std::move(spans));
   while (bytes > 0) {
     std::vector<iovec> window = cursor.window();
-    auto got = co_await inbound_->stream.read_some(std::move(window), stall_);
+    auto got = co_await inbound_->stream->read_some(std::move(window), stall_);
     if (!got) {
       co_return fail(std::move(got).error());
     }
@@ -420,7 +425,7 @@ asio::awaitable<Status> BulkReader::discard(std::uint64_t bytes) {
   unwanted_.resize(kReadBytes);
   while (bytes > 0) {
     const auto into = std::span(unwanted_).first(std::min<std::uint64_t>(bytes, kReadBytes));
-    auto got = co_await inbound_->stream.read_some(into, stall_);
+    auto got = co_await inbound_->stream->read_some(into, stall_);
     if (!got) {
       co_return fail(std::move(got).error());
     }
@@ -442,7 +447,7 @@ asio::awaitable<void> serve_bulk(std::shared_ptr<BulkInbound> inbound, BulkSink*
       if (!expected) {
         log::warn("bulk connection from {} ended: {}", inbound->peer.value, status.error().message);
       }
-      inbound->stream.close();
+      inbound->stream->close();
       co_return;
     }
   }

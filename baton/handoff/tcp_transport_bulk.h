@@ -69,15 +69,15 @@ class BulkSender : public std::enable_shared_from_this<BulkSender> {
 
 // An incoming bulk connection, after its handshake.
 struct BulkInbound {
-  BulkInbound(NodeId from, tcp::socket socket, std::size_t io_loop)
+  BulkInbound(NodeId from, std::unique_ptr<net::TcpStream> taken, std::size_t io_loop)
       : peer(std::move(from)),
         loop(io_loop),
-        stream(std::move(socket)),
-        credit(std::make_shared<EventCredit>(stream.executor())) {}
+        stream(std::move(taken)),
+        credit(std::make_shared<EventCredit>(stream->executor())) {}
 
   NodeId peer;
   std::size_t loop;  // of the I/O pool
-  net::TcpStream stream;
+  std::unique_ptr<net::TcpStream> stream;
   std::shared_ptr<EventCredit> credit;
 };
 

@@ -1,6 +1,7 @@
 // The inside of TcpTransport, private to its source files: tcp_transport.cpp (peers and control
-// connections) and tcp_transport_dial.cpp (listening, dialling, handshakes). Everything here runs
-// on the control loop, except what tcp_transport_bulk.h says about the I/O pool.
+// connections), tcp_transport_accept.cpp and tcp_transport_dial.cpp (the two sides of a handshake).
+// Everything here runs on the control loop, except what tcp_transport_bulk.h says about the I/O
+// pool.
 #pragma once
 
 #include "baton/handoff/tcp_connection.h"
@@ -23,14 +24,20 @@ namespace baton::handoff {
 // of the largest size.
 inline constexpr std::size_t kMaxQueuedControlFrames = 8192;
 inline constexpr std::size_t kMaxQueuedControlBytes = std::size_t{16} << 20;
-// Handshakes under way as acceptor, and peers in all: far above any cluster of ours, and what a
-// port scan can cost.
-inline constexpr int kMaxPendingHandshakes = 64;
+// Handshakes under way as acceptor, in all and from one address, and peers in all: far above any
+// cluster of ours, and what strangers can cost (64 KiB each). One stranger cannot shut others out.
+inline constexpr int kMaxPendingHandshakes = 256;
+inline constexpr int kMaxPendingPerHost = 64;
 inline constexpr std::size_t kMaxPeers = 1024;
 // Bulk connections that one peer may open to us.
 inline constexpr std::size_t kMaxBulkPerPeer = 16;
 // Refusals remembered so that each is reported once.
 inline constexpr std::size_t kMaxRemembered = 256;
+// Lines about refused connections: each host and reason once a minute, since peers try again for
+// ever, and not many in all, since whoever reaches the port could fill the log with them.
+inline constexpr Duration kRefusalRepeat = std::chrono::seconds(60);
+inline constexpr int kMaxRefusalLines = 20;
+inline constexpr Duration kRefusalWindow = std::chrono::seconds(10);
 
 // A live, handshaken control connection and what hangs on it.
 struct TcpPeer {
@@ -89,7 +96,7 @@ class TcpTransport::Impl {
   std::shared_ptr<BulkSender> pick_sender(TcpPeer* peer);
   void start_sender(std::shared_ptr<BulkSender> sender, std::size_t loop);
 
-  // ---- connections to be (tcp_transport_dial.cpp)
+  // ---- connections to be (tcp_transport_accept.cpp, tcp_transport_dial.cpp)
   asio::awaitable<void> accept_loop();
   asio::awaitable<void> greet_inbound(std::unique_ptr<net::TcpStream> stream);
   asio::awaitable<Result<wire::pb::Hello>> answer_hello(net::TcpStream* stream);
@@ -101,7 +108,10 @@ class TcpTransport::Impl {
   asio::awaitable<Result<wire::pb::HelloReply>> shake_hands(net::TcpStream* stream,
                                                             Dialler* dialler);
   std::optional<Mismatch> judge_answer(const wire::pb::Hello& theirs);
+  asio::awaitable<Result<wire::pb::Hello>> refuse_stranger(net::TcpStream* stream,
+                                                           Mismatch mismatch);
   void report_unusable(const std::string& address, const std::string& about, const Error& error);
+  void log_refusal(const net::TcpStream& stream, const Error& error);
   [[nodiscard]] bool has_lower_id_than(const wire::pb::Hello& theirs) const;
 
   net::TaskGroup tasks_;
@@ -110,6 +120,11 @@ class TcpTransport::Impl {
   std::vector<std::unique_ptr<Dialler>> diallers_;
   std::multiset<NodeId> pending_inbound_;  // whom we accepted and who has not confirmed yet
   int pending_handshakes_ = 0;
+  std::map<std::string, int> pending_from_;                           // of these, by host
+  std::map<std::pair<std::string, std::string>, TimePoint> refused_;  // host, reason: last line
+  TimePoint refusals_since_{};                                        // log_refusal's window
+  int refusal_lines_ = 0;
+  int refusals_unsaid_ = 0;
   std::map<std::string, std::string> reported_;  // peer -> last refusal
   std::mt19937_64 random_;                       // jitter only
   bool started_ = false;

@@ -42,6 +42,10 @@ Status exactly(std::string_view field, const std::string& bytes, std::size_t siz
   return {};
 }
 
+Status empty_or_exactly(std::string_view field, const std::string& bytes, std::size_t size) {
+  return bytes.empty() ? Status{} : exactly(field, bytes, size);
+}
+
 Status present(std::string_view field, bool is_there) {
   if (!is_there) {
     return bad(field, "is missing");
@@ -251,6 +255,7 @@ Status validate(const pb::Hello& message) {
   BATON_TRY_VOID(in_range("hello.role", message.role(), 0, kRouter));
   BATON_TRY_VOID(present("hello.boot", message.boot_high() != 0 || message.boot_low() != 0));
   BATON_TRY_VOID(in_range("hello.serving_port", message.serving_port(), 0, 65535));
+  BATON_TRY_VOID(empty_or_exactly("hello.nonce", message.nonce(), kNonceBytes));
   BATON_TRY_VOID(at_most("hello.exactness_tag", message.exactness_tag().size(), kMaxTextBytes));
   BATON_TRY_VOID(at_most("hello.model_digest", message.model_digest().size(), kMaxTextBytes));
   BATON_TRY_VOID(
@@ -280,6 +285,7 @@ Status validate(const pb::HelloReply& message) {
   BATON_TRY_VOID(at_most("hello_reply.field", message.field().size(), kMaxTextBytes));
   BATON_TRY_VOID(at_most("hello_reply.ours", message.ours().size(), kMaxTextBytes));
   BATON_TRY_VOID(at_most("hello_reply.theirs", message.theirs().size(), kMaxTextBytes));
+  BATON_TRY_VOID(empty_or_exactly("hello_reply.proof", message.proof(), kProofBytes));
   return present("hello_reply.field", message.accepted() || !message.field().empty());
 }
 

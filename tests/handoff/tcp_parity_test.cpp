@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/handoff/cluster.h"
+#include "tests/support/certificates.h"
 #include <atomic>
 #include <functional>
 #include <future>
@@ -29,10 +30,12 @@ NodeSetup setup(std::int32_t block_tokens) {
 
 class TcpNode {
  public:
-  // on_launch: FakeBackend's, on the engine thread.
+  // on_launch: FakeBackend's, on the engine thread. authority: of TLS, null without; then there is
+  // a cluster token, too.
   TcpNode(const std::string& id, NodeRole role, const NodeSetup* setup,
           std::vector<net::HostPort> peers,
-          std::function<void(const backend::StepPlan&)> on_launch = {}) {
+          std::function<void(const backend::StepPlan&)> on_launch = {},
+          TestAuthority* authority = nullptr) {
     message::NodeInfo info;
     info.id = NodeId{id};
     info.role = role;
@@ -59,6 +62,11 @@ class TcpNode {
     handoff::TcpTransportOptions options;
     options.hello = handoff::make_hello(info, link.layout, setup != nullptr ? digest : "", digest);
     options.peers = std::move(peers);
+    if (authority != nullptr) {
+      options.tls = authority->node(id);
+      options.token = std::make_shared<const handoff::ClusterToken>(
+          *handoff::ClusterToken::parse("a secret of the whole cluster"));
+    }
     if (setup != nullptr) {
       options.serving_bind = net::HostPort{"127.0.0.1", 0};
     }
@@ -159,7 +167,7 @@ asio::awaitable<Answers> ask(TcpNode& router, std::vector<message::Submit> submi
   co_return answers;
 }
 
-void expect_parity(std::int32_t p_block, std::int32_t d_block) {
+void expect_parity(std::int32_t p_block, std::int32_t d_block, TestAuthority* authority = nullptr) {
   const NodeSetup p_setup = setup(p_block);
   const NodeSetup d_setup = setup(d_block);
   std::vector<message::Submit> submits;
@@ -168,9 +176,9 @@ void expect_parity(std::int32_t p_block, std::int32_t d_block) {
     submits.push_back(make_submit(900 + i, lengths[i], 16, i % 2 == 0 ? 0.0F : 0.9F));
     submits.back().ignore_eos = true;
   }
-  TcpNode d("d", NodeRole::kDecode, &d_setup, {});
-  TcpNode p("p", NodeRole::kPrefill, &p_setup, {d.address()});
-  TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()});
+  TcpNode d("d", NodeRole::kDecode, &d_setup, {}, {}, authority);
+  TcpNode p("p", NodeRole::kPrefill, &p_setup, {d.address()}, {}, authority);
+  TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()}, {}, authority);
   auto asked = asio::co_spawn(router.executor(), ask(router, submits), asio::use_future);
   ASSERT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   const Answers answers = asked.get();
@@ -229,6 +237,12 @@ TEST(tcp, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128
 TEST(tcp, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
   expect_parity(32, 256);
   expect_parity(128, 64);
+}
+
+TEST(tcp, serving_role_loop_parity_over_tls_with_a_token) {
+  TestAuthority authority;
+  expect_parity(128, 128, &authority);
+  expect_parity(32, 256, &authority);
 }
 
 }  // namespace
