@@ -1,6 +1,7 @@
 #include "apps/baton/addresses.h"
 
 #include "baton/cluster/membership.h"
+#include "baton/handoff/tcp_transport.h"
 #include "baton/net/tcp.h"
 
 #include <boost/asio/io_context.hpp>
@@ -18,11 +19,13 @@ std::vector<net::HostPort> peers(const std::string& text, const char* flag) {
   return *std::move(parsed);
 }
 
-void check_address(const net::HostPort& address, const char* flag) {
+net::HostPort check_address(const net::HostPort& address, const char* flag) {
   asio::io_context nothing_runs;
-  if (const auto acceptor = net::listen(nothing_runs.get_executor(), address); !acceptor) {
+  const auto acceptor = net::listen(nothing_runs.get_executor(), address);
+  if (!acceptor) {
     throw StartupError(std::string(flag) + ": " + acceptor.error().message);
   }
+  return net::local_address(*acceptor);
 }
 
 }  // namespace
@@ -53,12 +56,15 @@ std::vector<net::HostPort> decode_peers(const ServeOptions& options) {
   return peers(options.decode_peers, "--decode-peers");
 }
 
-void check_can_listen(const ServeOptions& options) {
+void check_can_listen(const ServeOptions& options, bool nodes_guarded) {
   if (serves_http(options)) {
     check_address(http_address(options), "--port");
   }
   if (!options.serving_bind.empty()) {
-    check_address(serving_address(options), "--serving-bind");
+    const net::HostPort local = check_address(serving_address(options), "--serving-bind");
+    if (const auto allowed = handoff::check_guarded(local, nodes_guarded); !allowed) {
+      throw StartupError("--serving-bind: " + allowed.error().message);
+    }
   }
 }
 

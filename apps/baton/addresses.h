@@ -19,7 +19,8 @@ net::HostPort serving_address(const ServeOptions& options);
 std::vector<net::HostPort> prefill_peers(const ServeOptions& options);
 std::vector<net::HostPort> decode_peers(const ServeOptions& options);
 
-// Binds and lets go again: a taken port is told before minutes are spent on loading a model.
-void check_can_listen(const ServeOptions& options);
+// Binds and lets go again: a taken port, or one for nodes that needs a guard and has none, is told
+// before minutes are spent on loading a model.
+void check_can_listen(const ServeOptions& options, bool nodes_guarded);
 
 }  // namespace baton::app

@@ -67,6 +67,22 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
       ->check(CLI::Range(0, 1 << 20));
 }
 
+void add_guard_flags(CLI::App& app, ServeOptions& options) {
+  flag(app, "--ssl-cert-file,--ssl-certfile", options.ssl_cert_file,
+       "HTTPS: certificate and intermediates, PEM");
+  flag(app, "--ssl-key-file,--ssl-keyfile", options.ssl_key_file, "HTTPS: its private key, PEM");
+  flag(app, "--ssl-ca-certs", options.ssl_ca_certs,
+       "HTTPS: clients must show a certificate that one of these CAs signed, PEM");
+  flag(app, "--node-tls-cert", options.node_tls_cert,
+       "mutual TLS between nodes: this node's certificate and intermediates, PEM");
+  flag(app, "--node-tls-key", options.node_tls_key, "its private key, PEM");
+  flag(app, "--node-tls-ca", options.node_tls_ca,
+       "the CA of all nodes, PEM: whoever has a certificate of it is one");
+  flag(app, "--cluster-token-file", options.cluster_token_file,
+       "file with a secret that all nodes share, or BATON_CLUSTER_TOKEN with the secret itself; "
+       "authenticates nodes, does not encrypt");
+}
+
 void add_engine_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "-c,--ctx-size,--max-model-len", options.context_tokens,
        "context in tokens; 0: what model and pool allow")
@@ -153,6 +169,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--api-key", options.api_keys, "keys that clients must send (comma separated)")
       ->delimiter(',');
   add_role_flags(app, options);
+  add_guard_flags(app, options);
   add_engine_flags(app, options);
   add_limit_flags(app, options);
 }

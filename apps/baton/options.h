@@ -34,6 +34,15 @@ struct ServeOptions {
   int local_prefill_tokens = 64;
   std::vector<std::string> api_keys;
 
+  // PEM files, see guard.h. HTTP: cert and key; ca: clients must show a certificate. Nodes: all.
+  std::string ssl_cert_file;
+  std::string ssl_key_file;
+  std::string ssl_ca_certs;
+  std::string node_tls_cert;
+  std::string node_tls_key;
+  std::string node_tls_ca;
+  std::string cluster_token_file;  // or BATON_CLUSTER_TOKEN: a secret is never on a command line
+
   int context_tokens = 0;  // 0: min(model, pool)
   int threads = 0;         // 0: one per core
   int max_num_seqs = 64;

@@ -18,6 +18,7 @@
 #include "apps/baton/addresses.h"
 #include "apps/baton/api_server.h"
 #include "apps/baton/engine_host.h"
+#include "apps/baton/guard.h"
 #include "apps/baton/metrics.h"
 #include "apps/baton/node_metrics.h"
 #include "apps/baton/owner_loop.h"
@@ -81,8 +82,9 @@ router::RouterOptions router_options(const ServeOptions& options, const EngineHo
 // One process of any role. Members are in the order of their making; stop() undoes it.
 class Server {
  public:
-  explicit Server(ServeOptions options)
+  Server(ServeOptions options, Guard guard)
       : options_(std::move(options)),
+        guard_(std::move(guard)),
         control_("baton-control"),
         io_(static_cast<std::size_t>(options_.io_threads)),
         tasks_(control_.executor()) {}
@@ -112,6 +114,7 @@ class Server {
   }
 
   ServeOptions options_;
+  Guard guard_;
   net::SystemAsyncClock clock_;
   const TimePoint started_ = clock_.now();
   net::EventLoop control_;
@@ -176,6 +179,8 @@ void Server::make_transport() {
     transport.peers.insert(transport.peers.begin(), prefill.begin(), prefill.end());
   }
   transport.bulk_connections = static_cast<std::size_t>(options_.bulk_connections);
+  transport.tls = guard_.nodes;
+  transport.token = guard_.token;
   transport_ = std::make_unique<handoff::TcpTransport>(control_.executor(), &io_, transport);
   if (engine_) {
     link_ = engine_->link();
@@ -220,6 +225,7 @@ void Server::make_http() {
   ApiServerOptions api;
   api.http.host = address.host;
   api.http.port = address.port;
+  api.http.tls = guard_.http;
   api.http.max_body_bytes = or_die(parse_bytes(options_.max_body, "--max-body"));
   api.http.write_timeout = std::chrono::milliseconds(options_.write_timeout_ms);
   api.max_requests = static_cast<std::size_t>(options_.max_queue);
@@ -295,7 +301,8 @@ void Server::start_tasks() {
 void Server::announce() {
   std::string line = "listening";
   if (http_) {
-    line += fmt::format(" http={}", net::to_string({options_.host, http_->port()}));
+    line += fmt::format(" {}={}", guard_.http ? "https" : "http",
+                        net::to_string({options_.host, http_->port()}));
   }
   if (transport_ && !options_.serving_bind.empty()) {
     line += fmt::format(" serving={}", net::to_string(transport_->serving_address()));
@@ -417,8 +424,9 @@ int run_serve(const ServeOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);
   or_die(failpoints::arm(options.failpoints));
   spdlog::set_level(spdlog::level::from_str(options.log_level));
+  Guard guard = load_guard(options);
   if (!BATON_FAILPOINT("serve.no_early_port_check")) {  // as if the port were taken while we load
-    check_can_listen(options);
+    check_can_listen(options, guard.guards_nodes());
   }
   // Before any thread is made: all of them inherit it.
   or_die(use_cpu_mask(options.cpu_mask));
@@ -428,7 +436,7 @@ int run_serve(const ServeOptions& options) {
     resolved.node_id =
         fmt::format("{}-{}", kNames[static_cast<std::size_t>(options.role)], random_hex(8));
   }
-  Server server(std::move(resolved));
+  Server server(std::move(resolved), std::move(guard));
   return server.run();
 }
 

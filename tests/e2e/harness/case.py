@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import shutil
+import subprocess
 import tempfile
 import threading
 import unittest
@@ -263,6 +264,17 @@ class E2eCase(unittest.TestCase):
         bad = {name: code for name, code in codes.items() if code}
         tails = "\n".join(node.tail(5) for node in nodes.nodes if node.name in bad)
         self.assertEqual(bad, {}, f"exit codes of stopped nodes\n{tails}")
+
+    def run_baton(self, *flags, variables=None):
+        """`baton serve` with something wrong: it must end by itself, non-zero, not by a signal, and
+        say what. Returns what it said."""
+        argv = [str(Settings.binary), "serve", *map(str, flags)]
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace",
+                              stdin=subprocess.DEVNULL, timeout=patient(60),
+                              env={**os.environ, **(variables or {})})
+        self.assertIn(done.returncode, (1, 2), f"{argv}\n{done.stderr}")
+        self.assertNotIn("listening", done.stdout)
+        return done.stderr
 
     def start_own(self, nodes, **how):
         """Starts nodes for this test alone and stops them at its end."""

@@ -98,14 +98,23 @@ class Stream:
 
 
 class Client:
-    def __init__(self, address, key=None, timeout_s=120):
+    """`tls`: an ssl.SSLContext for HTTPS."""
+
+    def __init__(self, address, key=None, timeout_s=120, tls=None):
         self.host, port = address.rsplit(":", 1)
         self.port = int(port)
         self.key = key
         self.timeout_s = timeout_s
+        self.tls = tls
+
+    def _connection(self):
+        if self.tls is None:
+            return http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        return http.client.HTTPSConnection(self.host, self.port, timeout=self.timeout_s,
+                                           context=self.tls)
 
     def _send(self, method, path, body, headers):
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+        connection = self._connection()
         sent = {"Content-Type": "application/json"} if body is not None else {}
         if self.key is not None:
             sent["Authorization"] = f"Bearer {self.key}"

@@ -56,10 +56,13 @@ class Node:
         self.killed = False  # by kill(): its exit code means nothing
         self.http = None  # HOST:PORT once listening, if it serves HTTP
         self.serving = None  # HOST:PORT of the node protocol, likewise
+        self.tls = None  # ssl.SSLContext of clients, for a node that serves HTTPS
+        self.variables = {}  # BATON_* variables that it is given beside its flags
 
     def start(self):
         # Flags only: each flag also has a BATON_* variable, and one of the user's must not get in.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")}
+        environment.update(self.variables)
         with open(self.out_path, "wb") as out, open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 self.argv,
@@ -82,7 +85,7 @@ class Node:
 
         found = wait_until(line, timeout_s, f"{self.name} listens\n{self.tail()}").group()
         fields = dict(re.findall(r"(\w+)=(\S+)", found))
-        self.http = fields.get("http")
+        self.http = fields.get("http") or fields.get("https")
         self.serving = fields.get("serving")
         return self
 
@@ -106,7 +109,7 @@ class Node:
             return 0
 
     def client(self, key=None, timeout_s=120):
-        return Client(self.http, key=key, timeout_s=timeout_s)
+        return Client(self.http, key=key, timeout_s=timeout_s, tls=self.tls)
 
     def running(self):
         return self.process is not None and self.process.poll() is None
