@@ -249,25 +249,19 @@ TEST_F(HttpsTest, AClientWithoutACertificateIsRefusedWhereOneIsAskedFor) {
     good.send(get("/echo"));
     EXPECT_EQ(good.until("/echo#").find("HTTP/1.1 200"), 0U);
   }
-  SSL_CTX* bare = SSL_CTX_new(TLS_client_method());
-  {
-    struct Bare {
-      ~Bare() { SSL_CTX_free(context); }
-      SSL_CTX* context;
-    } holder{bare};
-    asio::io_context context;
-    tcp::socket socket(context);
-    socket.connect({asio::ip::make_address("127.0.0.1"), server_->port()});
-    SSL* ssl = SSL_new(bare);
-    SSL_set_fd(ssl, socket.native_handle());
-    (void)SSL_connect(ssl);  // in TLS 1.3 the refusal comes after it
-    char byte = 0;
-    std::size_t got = 0;
-    EXPECT_NE(SSL_read_ex(ssl, &byte, 1, &got), 1);
-    EXPECT_EQ(ERR_GET_REASON(ERR_peek_error()), SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED);
-    ERR_clear_error();
-    SSL_free(ssl);
-  }
+  const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> bare(SSL_CTX_new(TLS_client_method()),
+                                                          SSL_CTX_free);
+  asio::io_context context;
+  tcp::socket socket(context);
+  socket.connect({asio::ip::make_address("127.0.0.1"), server_->port()});
+  const std::unique_ptr<SSL, void (*)(SSL*)> ssl(SSL_new(bare.get()), SSL_free);
+  SSL_set_fd(ssl.get(), socket.native_handle());
+  (void)SSL_connect(ssl.get());  // in TLS 1.3 the refusal comes after it
+  char byte = 0;
+  std::size_t got = 0;
+  EXPECT_NE(SSL_read_ex(ssl.get(), &byte, 1, &got), 1);
+  EXPECT_EQ(ERR_GET_REASON(ERR_peek_error()), SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED);
+  ERR_clear_error();
 }
 
 TEST_F(HttpsTest, SilentAndHalfHandshakesAreCut) {

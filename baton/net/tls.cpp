@@ -26,7 +26,7 @@ constexpr std::size_t kNodeReadBytes = std::size_t{128} << 10;
 
 // The newest reason in OpenSSL's queue, and its number; empties the queue.
 std::string reason(int* number = nullptr) {
-  const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int): theirs
+  const unsigned long code = ERR_peek_last_error();
   ERR_clear_error();
   if (number != nullptr) {
     *number = ERR_GET_REASON(code);
@@ -110,7 +110,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const TlsFiles& files
   if (context == nullptr) {
     return fail(ErrorCode::kInternal, "OpenSSL has no TLS: " + reason());
   }
-  const std::shared_ptr<const TlsContext> made(new TlsContext(context));
+  std::shared_ptr<const TlsContext> made(new TlsContext(context));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_options(
       context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);

@@ -9,6 +9,7 @@
 #include <openssl/x509.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace baton::net {
@@ -26,9 +27,9 @@ bool is_not_tls(int reason) {
 
 // The code of the TLS layer itself in OpenSSL's queue (below it lie those of the layers that
 // it asked, such as a signature that is wrong); 0: there is none. Empties the queue.
-unsigned long take_tls_error() {                        // NOLINT(google-runtime-int): theirs
-  unsigned long found = 0;                              // NOLINT(google-runtime-int)
-  while (const unsigned long code = ERR_get_error()) {  // NOLINT(google-runtime-int)
+unsigned long take_tls_error() {
+  unsigned long found = 0;
+  while (const unsigned long code = ERR_get_error()) {
     if (found == 0 || ERR_GET_LIB(code) == ERR_LIB_SSL) {
       found = code;
     }
@@ -37,7 +38,7 @@ unsigned long take_tls_error() {                        // NOLINT(google-runtime
 }
 
 // What an operator makes of the reason.
-std::string explained(int reason, const std::string& text, long verified) {  // NOLINT: X509's type
+std::string explained(int reason, const std::string& text, long verified) {
   if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED) {
     return fmt::format("its certificate is not accepted: {}",
                        X509_verify_cert_error_string(verified));
@@ -67,7 +68,7 @@ struct TlsBio {
     BIO_clear_retry_flags(bio);
     return session(bio)->send_later(from, bytes);
   }
-  static long control(BIO* bio, int command, long, void*) {  // NOLINT(google-runtime-int): theirs
+  static long control(BIO* bio, int command, long, void*) {
     if (command == BIO_CTRL_EOF) {
       return session(bio)->end_seen_ ? 1 : 0;
     }
@@ -164,7 +165,7 @@ void TlsSession::keep_failure() {
   if (!failure_.empty() || system_error_ != 0) {
     return;  // the first one is the cause
   }
-  const unsigned long code = take_tls_error();  // NOLINT(google-runtime-int): theirs
+  const unsigned long code = take_tls_error();
   const int reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
   if (code == 0 || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
     end_seen_ = true;

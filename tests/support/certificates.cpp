@@ -49,8 +49,8 @@ struct TestAuthority::Pair {
   Pair& operator=(const Pair&) = delete;
 
   // Fills the certificate in and has `issuer` (itself, for a CA) sign it.
-  void sign(const std::string& name, const Pair& issuer, int serial, long begin_s,  // NOLINT
-            long end_s) const {                                                     // NOLINT
+  void sign(const std::string& name, const Pair& issuer, int serial, long begin_s,
+            long end_s) const {
     const bool is_ca = &issuer == this;
     X509_set_version(certificate, X509_VERSION_3);
     ASN1_INTEGER_set(X509_get_serialNumber(certificate), serial);
@@ -86,7 +86,7 @@ TestAuthority::~TestAuthority() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-net::TlsFiles TestAuthority::issue(const std::string& name, long begin_s, long end_s) {  // NOLINT
+net::TlsFiles TestAuthority::issue(const std::string& name, long begin_s, long end_s) {
   const Pair pair;
   pair.sign(name, *ca_, 2 + issued_, begin_s, end_s);
   const std::string stem = folder_ + "/" + std::to_string(issued_++);

@@ -16,9 +16,9 @@ class TestAuthority {
   TestAuthority(const TestAuthority&) = delete;
   TestAuthority& operator=(const TestAuthority&) = delete;
 
-  // A fresh certificate and key of a node called `name`, valid from now + begin_s to now + end_s.
-  net::TlsFiles issue(const std::string& name, long begin_s = -60,  // NOLINT(google-runtime-int)
-                      long end_s = 3600);                           // NOLINT(google-runtime-int)
+  // A fresh certificate and key of a node called `name`, valid from now + begin_s
+  // to now + end_s.
+  net::TlsFiles issue(const std::string& name, long begin_s = -60, long end_s = 3600);
   // The same as a context; `ca` is another authority's file for one that trusts others.
   std::shared_ptr<const net::TlsContext> context(net::TlsFiles files,
                                                  net::TlsUse use = net::TlsUse::kNodes);
