@@ -38,32 +38,38 @@ struct Cost {
 
 using Context = std::shared_ptr<const net::TlsContext>;
 
-asio::awaitable<Cost> send(net::TcpStream* stream, Context tls, std::size_t frames) {
+asio::awaitable<Cost> send(net::HostPort to, Context tls, std::size_t frames) {
   Cost cost;
+  const net::SocketOptions options;
+  auto socket = co_await net::connect(to, seconds(5), options);
+  BATON_CHECK(socket.has_value(), "{}", socket.error().message);
+  net::TcpStream stream(*std::move(socket));
   if (tls) {
-    cost.status = co_await stream->start_tls(std::move(tls), net::TlsRole::kClient, seconds(10));
+    cost.status = co_await stream.start_tls(std::move(tls), net::TlsRole::kClient, seconds(10));
   }
   std::vector<std::byte> frame(kFrameBytes, std::byte{0x5a});
   const double begin = thread_cpu_s();
   for (std::size_t i = 0; i < frames && cost.status; ++i) {
     std::vector<iovec> parts(1, iovec{frame.data(), frame.size()});
-    cost.status = co_await stream->write_all(std::move(parts), seconds(60));
+    cost.status = co_await stream.write_all(std::move(parts), seconds(60));
   }
   cost.cpu_s = thread_cpu_s() - begin;
   co_return cost;
 }
 
-asio::awaitable<Cost> receive(net::TcpStream* stream, Context tls, std::size_t frames) {
+asio::awaitable<Cost> receive(tcp::acceptor* acceptor, Context tls, std::size_t frames) {
   Cost cost;
+  auto accepted = co_await acceptor->async_accept(asio::use_awaitable);
+  net::TcpStream stream(std::move(accepted));
   if (tls) {
-    cost.status = co_await stream->start_tls(std::move(tls), net::TlsRole::kServer, seconds(10));
+    cost.status = co_await stream.start_tls(std::move(tls), net::TlsRole::kServer, seconds(10));
   }
   std::vector<std::byte> into(kReadBytes);
   const double begin = thread_cpu_s();
   std::size_t left = frames * kFrameBytes;
   while (left > 0 && cost.status) {
     const std::span<std::byte> piece = std::span(into).first(std::min(left, into.size()));
-    auto got = co_await stream->read_some(piece, seconds(60));
+    auto got = co_await stream.read_some(piece, seconds(60));
     if (!got) {
       cost.status = fail(got.error());
     } else {
@@ -80,22 +86,15 @@ std::array<double, 2> transfer(const Context& client, const Context& server, std
   net::EventLoop receiving("bench-receive");
   auto acceptor = net::listen(receiving.executor(), net::HostPort{"127.0.0.1", 0});
   BATON_CHECK(acceptor.has_value());
-  auto accepted = acceptor->async_accept(asio::use_future);
-  auto socket =
-      asio::co_spawn(sending.executor(),
-                     net::connect(net::local_address(*acceptor), seconds(5), net::SocketOptions{}),
-                     asio::use_future)
-          .get();
-  BATON_CHECK(socket.has_value());
-  net::TcpStream from(*std::move(socket));
-  net::TcpStream to(accepted.get());
-  auto sent = asio::co_spawn(sending.executor(), send(&from, client, frames), asio::use_future);
+  const net::HostPort address = net::local_address(*acceptor);
+  auto sent = asio::co_spawn(sending.executor(), send(address, client, frames), asio::use_future);
   auto received =
-      asio::co_spawn(receiving.executor(), receive(&to, server, frames), asio::use_future);
+      asio::co_spawn(receiving.executor(), receive(&*acceptor, server, frames), asio::use_future);
   const Cost cost[] = {sent.get(), received.get()};
   for (const Cost& one : cost) {
     BATON_CHECK(one.status.has_value(), "{}", one.status.error().message);
   }
+  acceptor->close();
   sending.stop();
   receiving.stop();
   return {cost[0].cpu_s, cost[1].cpu_s};

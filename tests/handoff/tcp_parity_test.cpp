@@ -241,7 +241,6 @@ TEST(tcp, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
 
 TEST(tcp, serving_role_loop_parity_over_tls_with_a_token) {
   TestAuthority authority;
-  expect_parity(128, 128, &authority);
   expect_parity(32, 256, &authority);
 }
 
