@@ -7,6 +7,7 @@
 
 #include "apps/baton/bench_engine.h"
 #include "apps/baton/bench_perplexity.h"
+#include "apps/baton/bench_serve.h"
 #include "apps/baton/options.h"
 #include "apps/baton/serve.h"
 #include "apps/baton/version.h"
@@ -36,6 +37,10 @@ int run(int argc, char** argv) {
   CLI::App* bench_perplexity =
       bench_command->add_subcommand("perplexity", "how well the model predicts a text");
   baton::app::add_bench_flags(*bench_perplexity, perplexity);
+  baton::app::BenchServeOptions bench_serve;
+  CLI::App* bench_serve_command = bench_command->add_subcommand(
+      "serve", "latency and throughput of any OpenAI-compatible server, as vllm bench serve does");
+  baton::app::add_bench_flags(*bench_serve_command, bench_serve);
 
   CLI::App* version_command = app.add_subcommand("version", "print the version");
 
@@ -55,6 +60,9 @@ int run(int argc, char** argv) {
   }
   if (bench_engine->parsed()) {
     return baton::app::run_bench_engine(bench);
+  }
+  if (bench_serve_command->parsed()) {
+    return baton::app::run_bench_serve(bench_serve);
   }
   return bench_perplexity->parsed() ? baton::app::run_bench_perplexity(perplexity)
                                     : baton::app::run_serve(serve);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "apps/baton/flags.h"
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -15,33 +16,6 @@
 
 namespace baton::app {
 namespace {
-
-// "-c,--ctx-size,--max-model-len" -> BATON_CTX_SIZE: the first long spelling.
-std::string variable_name(const std::string& names) {
-  const std::size_t begin = names.find("--") + 2;
-  std::string name = "BATON_";
-  for (const char c : names.substr(begin, names.find(',', begin) - begin)) {
-    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  }
-  return name;
-}
-
-template <class T>
-CLI::Option* flag(CLI::App& app, const std::string& names, T& value, const std::string& help) {
-  return app.add_option(names, value, help)->envname(variable_name(names))->capture_default_str();
-}
-
-// One of the map's names, any case. The help lists the names, not the values they stand for.
-template <class T>
-CLI::Validator one_of(const std::map<std::string, T>& names) {
-  std::vector<std::string> shown;
-  for (const auto& [name, value] : names) {
-    shown.push_back(name);
-  }
-  CLI::CheckedTransformer transformer(names, CLI::ignore_case);
-  transformer.description(fmt::format("{{{}}}", fmt::join(shown, ",")));
-  return transformer;
-}
 
 void add_role_flags(CLI::App& app, ServeOptions& options) {
   static const std::map<std::string, message::NodeRole> roles = {
@@ -127,6 +101,9 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
       ->check(CLI::PositiveNumber);
   flag(app, "--handoff-deadline-ms", options.handoff_deadline_ms, "longest time of one KV transfer")
       ->check(CLI::PositiveNumber);
+  flag(app, "--stream-kv", options.stream_kv,
+       "on: KV leaves while the prompt is computed; off: once it is (for comparisons)")
+      ->check(CLI::IsMember({"on", "off"}));
   flag(app, "--bulk-connections", options.bulk_connections, "connections per peer that carry KV")
       ->check(CLI::Range(1, 16));
   flag(app, "--failpoints", options.failpoints,

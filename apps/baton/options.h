@@ -9,6 +9,7 @@
 
 #include "apps/baton/bench_engine.h"
 #include "apps/baton/bench_perplexity.h"
+#include "apps/baton/bench_serve.h"
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -65,6 +66,7 @@ struct ServeOptions {
   int beat_interval_ms = 250;
   int lease_ms = 3'000;
   int handoff_deadline_ms = 60'000;
+  std::string stream_kv = "on";
   int bulk_connections = 2;
   std::string log_level = "info";
 };
@@ -76,6 +78,7 @@ Result<std::uint64_t> parse_bytes(const std::string& text, const std::string& fl
 void add_serve_flags(CLI::App& app, ServeOptions& options);
 void add_bench_flags(CLI::App& app, BenchEngineOptions& options);
 void add_bench_flags(CLI::App& app, BenchPerplexityOptions& options);
+void add_bench_flags(CLI::App& app, BenchServeOptions& options);
 
 // After a parse error: a line on stderr for each variable whose flag the error names, since the
 // mistake may be there and not on the command line.

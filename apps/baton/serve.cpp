@@ -62,6 +62,7 @@ handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
   result.queue_deadline_ms = options.queue_deadline_ms;
   result.prefill_deadline_ms = options.request_deadline_ms;
   result.handoff_deadline_ms = options.handoff_deadline_ms;
+  result.stream_kv = options.stream_kv == "on";
   result.beat_interval_ms = options.beat_interval_ms;
   result.lease_ms = options.lease_ms;
   return result;

@@ -34,6 +34,9 @@ struct CoordinatorOptions {
   // How often deadlines are looked at.
   std::int64_t tick_ms = 50;
 
+  // KV leaves while the prompt is computed. False: only once it is, to see what that costs.
+  bool stream_kv = true;
+
   // A decode node acks what has arrived whenever it is so much: often enough that the prefill node
   // gives blocks back while it sends, too seldom to cost anything.
   std::uint64_t ack_bytes = 4U << 20U;

@@ -27,7 +27,9 @@ bool PrefillRole::try_claim(Entry& entry) {
 
 void PrefillRole::try_send(Entries::iterator at, TimePoint now) {
   Entry& entry = at->second;
-  if (entry.state == State::kEnding || entry.state == State::kAwaitAck || !try_claim(entry)) {
+  const bool too_early = entry.state == State::kPrefilling && !context_.options.stream_kv;
+  if (too_early || entry.state == State::kEnding || entry.state == State::kAwaitAck ||
+      !try_claim(entry)) {
     return;
   }
   PayloadShipment& shipment = *entry.shipment;

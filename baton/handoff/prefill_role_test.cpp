@@ -189,6 +189,24 @@ TEST(prefill_role, frames_leave_while_the_engine_computes) {
   EXPECT_EQ(f.stats.whole.counts[0], 1U);
 }
 
+TEST(prefill_role, nothing_leaves_before_the_end_when_told_so) {
+  Fixture f;
+  f.options.stream_kv = false;
+  f.grant();
+  f.lend(5, 0);
+  f.computed(256);
+  EXPECT_TRUE(f.outbox.frames.empty());
+  f.done();
+  EXPECT_EQ(f.outbox.token_frames, 1);
+  std::size_t number = 0;
+  for (; number < f.outbox.frames.size(); ++number) {
+    f.sent(number);
+  }
+  EXPECT_EQ(number, 5U);
+  ASSERT_EQ(f.outbox.commits.size(), 1U);
+  EXPECT_EQ(f.outbox.commits[0].payload_bytes(), f.own.handoff_bytes(kPromptTokens));
+}
+
 TEST(prefill_role, a_grant_that_comes_late_finds_everything) {
   for (const bool after_the_end : {false, true}) {
     Fixture f;
