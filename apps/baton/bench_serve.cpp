@@ -1,10 +1,10 @@
 #include "apps/baton/bench_serve.h"
 
-#include "bench/serving/report.h"
-#include "bench/serving/summary.h"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/serving/report.h"
+#include "bench/serving/summary.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -73,9 +73,8 @@ Result<serving::LoadOptions> load_options(const BenchServeOptions& options,
   if (!options.endpoint.starts_with('/')) {
     return wrong(fmt::format("--endpoint: '{}' does not begin with /", options.endpoint));
   }
-  const bool breaks_header = std::any_of(
-      options.api_key.begin(), options.api_key.end(),
-      [](unsigned char c) { return c < 0x20; });
+  const bool breaks_header = std::any_of(options.api_key.begin(), options.api_key.end(),
+                                         [](unsigned char c) { return c < 0x20; });
   if (breaks_header) {
     return wrong("--api-key: it holds a control character (a line break, say)");
   }

@@ -1,5 +1,5 @@
-// `baton bench serve`: load on any OpenAI-compatible server and what its clients see, as `vllm bench
-// serve` measures and prints it (bench/serving has the load generator). Thread: main.
+// `baton bench serve`: load on any OpenAI-compatible server and what its clients see, as `vllm
+// bench serve` measures and prints it (bench/serving has the load generator). Thread: main.
 #pragma once
 
 #include "bench/serving/load.h"

@@ -24,7 +24,8 @@ void add_workload_flags(CLI::App& app, BenchServeOptions& options) {
        "of the arrivals: 1 Poisson, less is burstier, more is more even");
   flag(app, "--random-input-len", workload.random_input_tokens, "tokens of a random prompt");
   flag(app, "--random-output-len", workload.random_output_tokens, "tokens of its answer");
-  flag(app, "--random-prefix-len", workload.random_prefix_tokens, "tokens before it, equal for all");
+  flag(app, "--random-prefix-len", workload.random_prefix_tokens,
+       "tokens before it, equal for all");
   flag(app, "--random-range-ratio", workload.random_range_ratio,
        "R: lengths are uniform from (1 - R) to (1 + R) times the given ones");
   flag(app, "--seed", workload.seed, "of prompts and arrivals; another one makes cold prompts");

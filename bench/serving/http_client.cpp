@@ -80,8 +80,8 @@ Result<HttpTarget> parse_base_url(std::string_view url) {
     return wrong("is not http://HOST:PORT");
   }
   const std::size_t colon = target.host.rfind(':');
-  const bool has_port = colon != std::string::npos && target.host.find(']', colon) ==
-                                                          std::string::npos;
+  const bool has_port =
+      colon != std::string::npos && target.host.find(']', colon) == std::string::npos;
   auto address = net::parse_host_port(has_port ? target.host : target.host + ":80");
   if (!address) {
     return wrong("has no usable HOST:PORT: " + address.error().message);
@@ -91,8 +91,7 @@ Result<HttpTarget> parse_base_url(std::string_view url) {
 }
 
 asio::awaitable<Result<HttpAnswer>> exchange(const HttpTarget* target, std::string method,
-                                             std::string path, std::string body,
-                                             OnBytes on_bytes) {
+                                             std::string path, std::string body, OnBytes on_bytes) {
   net::SocketOptions options;
   auto socket = co_await net::connect(target->address, target->connect_timeout, options);
   if (!socket) {

@@ -3,12 +3,12 @@
 #include "baton/net/async_clock.h"
 #include "baton/net/event_loop.h"
 #include "baton/net/task_group.h"
-#include "bench/serving/stream_reader.h"
 
 #include <boost/asio/use_future.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/serving/stream_reader.h"
 #include <chrono>
 #include <utility>
 
@@ -190,8 +190,8 @@ Result<std::string> ask_for_model(const HttpTarget& target) {
     return failed("--base-url: " + answer.error().message);
   }
   if (answer->status == 401 || answer->status == 403) {
-    return failed(fmt::format("--api-key: the server answers {}: set OPENAI_API_KEY",
-                              answer->status));
+    return failed(
+        fmt::format("--api-key: the server answers {}: set OPENAI_API_KEY", answer->status));
   }
   const auto page = nlohmann::json::parse(answer->body, nullptr, false);
   const nlohmann::json::json_pointer first("/data/0/id");

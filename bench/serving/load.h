@@ -5,10 +5,10 @@
 
 #include "baton/base/clock.h"
 #include "baton/base/result.h"
+
 #include "bench/serving/http_client.h"
 #include "bench/serving/record.h"
 #include "bench/serving/workload.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -38,8 +38,8 @@ struct LoadOptions {
 struct LoadResult {
   std::vector<RequestRecord> records;  // in the order of the plan
   TimePoint started{};
-  TimePoint ended{};              // of the last answer
-  double started_unix_s = 0;      // the same moment as `started` on the wall clock
+  TimePoint ended{};               // of the last answer
+  double started_unix_s = 0;       // the same moment as `started` on the wall clock
   std::vector<Duration> wake_ups;  // how late a timer of this thread fired, every 10 ms
 };
 

@@ -11,11 +11,11 @@ namespace {
 constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio: splitmix64's step
 
 constexpr std::array<std::string_view, 64> kWords = {
-    "the",  "of",    "and",  "to",    "in",    "that", "is",    "was",  "for",  "on",   "as",
-    "with", "he",    "be",   "at",    "by",    "this", "had",   "not",  "are",  "but",  "from",
-    "or",   "have",  "an",   "they",  "which", "one",  "you",   "were", "all",  "her",  "she",
-    "who",  "would", "their", "we",   "him",   "been", "has",   "when", "more", "will", "no",
-    "if",   "out",   "so",   "said",  "what",  "up",   "its",   "about", "into", "than", "them",
+    "the",  "of",    "and",   "to",   "in",    "that", "is",    "was",   "for",  "on",   "as",
+    "with", "he",    "be",    "at",   "by",    "this", "had",   "not",   "are",  "but",  "from",
+    "or",   "have",  "an",    "they", "which", "one",  "you",   "were",  "all",  "her",  "she",
+    "who",  "would", "their", "we",   "him",   "been", "has",   "when",  "more", "will", "no",
+    "if",   "out",   "so",    "said", "what",  "up",   "its",   "about", "into", "than", "them",
     "can",  "only",  "other", "new",  "some",  "time", "could", "these", "two"};
 
 }  // namespace

@@ -36,8 +36,8 @@ struct RequestRecord {
   std::vector<Arrival> arrivals;
   std::vector<TokenId> token_ids;  // when they are kept
   std::string finish_reason;
-  bool whole = false;       // [DONE] came
-  std::string path;         // baton: "split" or "local"
+  bool whole = false;         // [DONE] came
+  std::string path;           // baton: "split" or "local"
   std::int64_t kv_bytes = 0;  // baton: moved by handoff for it
 
   [[nodiscard]] bool ok() const { return failure.empty(); }

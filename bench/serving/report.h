@@ -3,10 +3,10 @@
 #pragma once
 
 #include "baton/base/result.h"
-#include "bench/serving/summary.h"
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "bench/serving/summary.h"
 #include <string>
 #include <vector>
 

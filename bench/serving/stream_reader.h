@@ -4,8 +4,8 @@
 
 #include "baton/base/clock.h"
 #include "baton/base/result.h"
-#include "bench/serving/record.h"
 
+#include "bench/serving/record.h"
 #include <cstddef>
 #include <memory>
 #include <string>

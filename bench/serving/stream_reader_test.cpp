@@ -29,15 +29,15 @@ RequestRecord read(const std::string& text, bool keep_ids = false) {
   return record;
 }
 
-const std::string kBatonStream = sse(
-    {R"({"choices":[{"index":0,"text":"","token_ids":[5],"finish_reason":null,)"
-     R"("prompt_token_ids":[1,2,3]}],"baton":{"path":"split","kv_bytes":0}})",
-     R"({"choices":[{"index":0,"text":"ab","token_ids":[6,7],"finish_reason":null}]})",
-     R"({"choices":[{"index":0,"text":"","token_ids":[],"finish_reason":"length"}],)"
-     R"("baton":{"path":"split","kv_bytes":737280}})",
-     R"({"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3,)"
-     R"("prompt_tokens_details":{"cached_tokens":2}}})",
-     "[DONE]"});
+const std::string kBatonStream =
+    sse({R"({"choices":[{"index":0,"text":"","token_ids":[5],"finish_reason":null,)"
+         R"("prompt_token_ids":[1,2,3]}],"baton":{"path":"split","kv_bytes":0}})",
+         R"({"choices":[{"index":0,"text":"ab","token_ids":[6,7],"finish_reason":null}]})",
+         R"({"choices":[{"index":0,"text":"","token_ids":[],"finish_reason":"length"}],)"
+         R"("baton":{"path":"split","kv_bytes":737280}})",
+         R"({"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3,)"
+         R"("prompt_tokens_details":{"cached_tokens":2}}})",
+         "[DONE]"});
 
 TEST(stream_reader, ids_are_counted_wherever_the_bytes_are_cut) {
   for (std::size_t cut = 1; cut < kBatonStream.size(); ++cut) {
@@ -74,13 +74,13 @@ TEST(stream_reader, an_arrival_has_the_time_of_the_read_that_completed_it) {
 }
 
 TEST(stream_reader, without_ids_a_chunk_with_text_is_a_token) {
-  const RequestRecord chat = read(
-      ": hello\r\nevent: message\r\n" +
-      sse({R"({"choices":[{"delta":{"role":"assistant","content":""}}]})",
-           R"({"choices":[{"delta":{"reasoning_content":"hm"}}]})",
-           R"({"choices":[{"delta":{"content":"a"}}]})",
-           R"({"choices":[{"delta":{"content":null}}]})",
-           R"({"choices":[{"delta":{},"finish_reason":"stop"}]})", "[DONE]"}));
+  const RequestRecord chat =
+      read(": hello\r\nevent: message\r\n" +
+           sse({R"({"choices":[{"delta":{"role":"assistant","content":""}}]})",
+                R"({"choices":[{"delta":{"reasoning_content":"hm"}}]})",
+                R"({"choices":[{"delta":{"content":"a"}}]})",
+                R"({"choices":[{"delta":{"content":null}}]})",
+                R"({"choices":[{"delta":{},"finish_reason":"stop"}]})", "[DONE]"}));
   EXPECT_TRUE(chat.ok()) << chat.failure_message;
   EXPECT_EQ(chat.arrivals.size(), 2U);
   EXPECT_EQ(chat.counted_ids, -1);
@@ -101,9 +101,9 @@ TEST(stream_reader, failures_have_kinds) {
   EXPECT_EQ(read(begin).failure, "short_stream");
   EXPECT_EQ(read(begin + "data: {nonsense}\n\n").failure, "bad_chunk");
   EXPECT_EQ(read(begin + "data: 7\n\n").failure, "bad_chunk");
-  const RequestRecord error = read(
-      begin + sse({R"({"error":{"message":"no node is left","type":"server_error",)"
-                   R"("code":"unavailable"}})"}));
+  const RequestRecord error =
+      read(begin + sse({R"({"error":{"message":"no node is left","type":"server_error",)"
+                        R"("code":"unavailable"}})"}));
   EXPECT_EQ(error.failure, "stream_error:unavailable");
   EXPECT_EQ(error.failure_message, "no node is left");
   EXPECT_EQ(read(sse({R"({"error":{"message":"x","code":500,"type":"server_error"}})"})).failure,

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "baton/base/result.h"
+
 #include "bench/serving/load.h"
 #include "bench/serving/record.h"
-
 #include <array>
 #include <cstdint>
 #include <map>

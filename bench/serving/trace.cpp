@@ -129,7 +129,8 @@ PromptRecipe scaled_prompt(const TraceLine& line, double scale) {
   for (std::size_t block = 0; block < line.hash_ids.size(); ++block) {
     const bool last = block + 1 == line.hash_ids.size();
     const double boundary = static_cast<double>(block + 1) * kTraceBlockTokens * scale;
-    const std::int64_t end = last ? total : std::min(total, static_cast<std::int64_t>(std::llround(boundary)));
+    const std::int64_t end =
+        last ? total : std::min(total, static_cast<std::int64_t>(std::llround(boundary)));
     if (end > begin) {
       recipe.push_back({line.hash_ids[block], static_cast<std::int32_t>(end - begin)});
       begin = end;

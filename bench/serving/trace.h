@@ -4,8 +4,8 @@
 #pragma once
 
 #include "baton/base/result.h"
-#include "bench/serving/prompts.h"
 
+#include "bench/serving/prompts.h"
 #include <cstdint>
 #include <istream>
 #include <string>
@@ -22,8 +22,8 @@ struct TraceLine {
   std::vector<std::uint64_t> hash_ids;  // ceil(input_tokens / 512) of them
 };
 
-// At most `most` lines; empty ones are skipped. Errors: kInvalidArgument "NAME:LINE: what is wrong",
-// of the first bad line; kIo when the stream breaks.
+// At most `most` lines; empty ones are skipped. Errors: kInvalidArgument "NAME:LINE: what is
+// wrong", of the first bad line; kIo when the stream breaks.
 Result<std::vector<TraceLine>> parse_trace(std::istream& in, const std::string& name,
                                            std::size_t most);
 // Errors: as parse_trace; kIo when the file cannot be read; kInvalidArgument when it is empty.

@@ -1,9 +1,8 @@
 #include "bench/serving/workload.h"
 
-#include "bench/serving/trace.h"
-
 #include <fmt/format.h>
 
+#include "bench/serving/trace.h"
 #include <cmath>
 #include <random>
 
@@ -36,8 +35,9 @@ Status check(const WorkloadOptions& options) {
       return wrong("--dataset-path is missing: --dataset-name trace needs a file");
     }
     if (options.request_rate) {
-      return wrong("--request-rate does not go with a trace, which has its own times; see "
-                   "--scale-time");
+      return wrong(
+          "--request-rate does not go with a trace, which has its own times; see "
+          "--scale-time");
     }
     if (!positive(options.scale_lengths)) {
       return wrong("--scale-lengths must be above 0");
@@ -52,8 +52,9 @@ Status check(const WorkloadOptions& options) {
   }
   if (options.random_input_tokens < 1 || options.random_output_tokens < 1 ||
       options.random_prefix_tokens < 0) {
-    return wrong("--random-input-len and --random-output-len must be at least 1, "
-                 "--random-prefix-len at least 0");
+    return wrong(
+        "--random-input-len and --random-output-len must be at least 1, "
+        "--random-prefix-len at least 0");
   }
   if (!(options.random_range_ratio >= 0 && options.random_range_ratio < 1)) {
     return wrong("--random-range-ratio must be at least 0 and below 1");

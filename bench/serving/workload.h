@@ -1,11 +1,12 @@
 // What a load test sends and when: arrivals (Poisson, or gamma of any burstiness, or a trace's) and
-// prompts. Made before the first request leaves; equal options make the equal workload. Thread: any.
+// prompts. Made before the first request leaves; equal options make the equal workload. Thread:
+// any.
 #pragma once
 
 #include "baton/base/clock.h"
 #include "baton/base/result.h"
-#include "bench/serving/prompts.h"
 
+#include "bench/serving/prompts.h"
 #include <cstdint>
 #include <limits>
 #include <optional>

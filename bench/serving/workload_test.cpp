@@ -97,8 +97,8 @@ TEST(trace, shared_hash_ids_are_shared_prefixes_at_any_scale) {
     for (std::size_t a = 0; a < lines->size(); ++a) {
       for (std::size_t b = a + 1; b < lines->size(); ++b) {
         const std::size_t blocks = common_prefix((*lines)[a].hash_ids, (*lines)[b].hash_ids);
-        const std::size_t shared = std::min(
-            {boundary(blocks, scale), prompts[a].size(), prompts[b].size()});
+        const std::size_t shared =
+            std::min({boundary(blocks, scale), prompts[a].size(), prompts[b].size()});
         EXPECT_EQ(common_prefix(prompts[a], prompts[b]), shared)
             << "lines " << a << " and " << b << " at " << scale;
         sharing += blocks > 1 ? 1 : 0;
@@ -174,7 +174,8 @@ TEST(workload, inf_is_all_at_once) {
     if (said) {
       options.request_rate = std::numeric_limits<double>::infinity();
     }
-    for (const PlannedRequest& request : *plan_workload(options)) {
+    const auto plan = plan_workload(options);
+    for (const PlannedRequest& request : *plan) {
       EXPECT_EQ(request.at, Duration{});
     }
   }
@@ -189,7 +190,8 @@ TEST(workload, random_lengths_and_the_common_prefix) {
   options.random_range_ratio = 0.5;
   std::vector<std::int64_t> lengths;
   std::vector<TokenId> first;
-  for (const PlannedRequest& request : *plan_workload(options)) {
+  const auto plan = plan_workload(options);
+  for (const PlannedRequest& request : *plan) {
     const auto ids = prompt_ids(request.prompt, 0, {});
     lengths.push_back(static_cast<std::int64_t>(ids.size()));
     EXPECT_GE(request.output_tokens, 5);

@@ -1,0 +1,184 @@
+"""`baton bench serve`, and the scripts that measure with it, against real nodes: what they count is what
+the nodes did. No times are judged."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from harness.case import CONTEXT, E2eCase, Settings, make_single, pair, patient, single
+from harness.metrics import expected_kv_bytes, scrape
+from harness.node import free_port
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRACE = ROOT / "tests/fixtures/traces/mooncake_conversation_excerpt.jsonl"
+TILE = 32
+
+
+class Ran:
+    def __init__(self, done, saved):
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self.saved = json.loads(saved.read_text()) if saved.exists() else None
+
+
+def bench(address, *flags, key=None):
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("BATON_") and name != "OPENAI_API_KEY"}
+    if key is not None:
+        environment["OPENAI_API_KEY"] = key
+    with tempfile.TemporaryDirectory() as folder:
+        saved = pathlib.Path(folder) / "result.json"
+        argv = [Settings.binary, "bench", "serve", "--base-url", f"http://{address}",
+                "--save-result", saved, *flags]
+        done = subprocess.run([str(word) for word in argv], capture_output=True, text=True,
+                              env=environment, timeout=patient(120))
+        return Ran(done, saved)
+
+
+def generated(nodes):
+    return sum(scrape(node).sum("baton_tokens_generated_total") for node in nodes.engines)
+
+
+def shared_blocks(one, other):
+    count = 0
+    for mine, theirs in zip(one["hash_ids"], other["hash_ids"]):
+        if mine != theirs:
+            break
+        count += 1
+    return count
+
+
+class BenchServeTest(E2eCase):
+    def test_what_is_counted_is_what_was_done(self):
+        tokens = []
+        for nodes in self.single_and_pair():
+            before = generated(nodes)
+            ran = bench(nodes.front.http, "--num-prompts", 6, "--random-input-len", 70,
+                        "--random-output-len", 9, "--ignore-eos", "--request-rate", 50,
+                        "--save-detailed", "--goodput", "e2el:1e9", "--seed", 11)
+            self.assertEqual(ran.code, 0, ran.err + ran.out)
+            self.assertEqual(ran.saved["failures"], {})
+            self.assertEqual(ran.saved["completed"], 6)
+            self.assertEqual(ran.saved["total_input_tokens"], 6 * 70)
+            self.assertEqual(ran.saved["total_output_tokens"], 6 * 9)
+            self.assertEqual(ran.saved["miscounted_answers"], 0)
+            self.assertEqual(ran.saved["short_answers"], 0)
+            self.assertEqual(ran.saved["request_goodput"], ran.saved["request_throughput"])
+            self.assertEqual(generated(nodes) - before, 6 * 9)
+            self.assertEqual([len(gaps) for gaps in ran.saved["itls"]], 6 * [8])
+            for first, second, last in zip(*(ran.saved[name] for name in ("ttfts", "ttsts", "e2els"))):
+                self.assertTrue(0 < first <= second <= last, (first, second, last))
+            self.assertEqual(ran.saved["split_requests"], 6 if nodes is pair() else 0)
+            for line in ("Successful requests:", "Mean TTFT (ms):", "P99 ITL (ms):",
+                         "Total token throughput (tok/s):", "Max send lag (ms):"):
+                self.assertIn(line, ran.out)
+            tokens.append(ran.saved["token_ids"])
+        self.assertEqual(tokens[0], tokens[1])  # the promise, seen by another client
+
+    def test_a_trace_shares_the_prefixes_that_it_names(self):
+        count, scale = 5, 0.07
+        lines = [json.loads(line) for line in TRACE.read_text().splitlines()[:count]]
+        ran = bench(pair().front.http, "--dataset-name", "trace", "--dataset-path", TRACE,
+                    "--num-prompts", count, "--scale-lengths", scale, "--scale-time", 0,
+                    "--max-concurrency", 1, "--ignore-eos", "--seed", 12)
+        self.assertEqual(ran.code, 0, ran.err + ran.out)
+        self.assertEqual(ran.saved["completed"], count, ran.out)
+        self.assertEqual(ran.saved["input_lens"], [round(one["input_length"] * scale) for one in lines])
+        self.assertEqual(ran.saved["output_lens"], [round(one["output_length"] * scale) for one in lines])
+        expected = []
+        for number, one in enumerate(lines):
+            shared = [round(512 * shared_blocks(one, other) * scale) for other in lines[:number]]
+            expected.append(max(shared, default=0) // TILE * TILE)
+        self.assertGreater(sum(expected), 0)
+        self.assertEqual(ran.saved["cached_lens"], expected)
+
+    def test_chats_are_text(self):
+        ran = bench(single().front.http, "--endpoint", "/v1/chat/completions", "--num-prompts", 2,
+                    "--random-input-len", 20, "--random-output-len", 4, "--ignore-eos")
+        self.assertEqual(ran.code, 0, ran.err + ran.out)
+        self.assertEqual(ran.saved["total_output_tokens"], 8)
+        self.assertGreaterEqual(ran.saved["total_input_tokens"], 40)
+
+    def test_refused_requests_are_counted(self):
+        ran = bench(single().front.http, "--num-prompts", 2, "--random-input-len", CONTEXT + 1)
+        self.assertEqual(ran.code, 1, ran.out)  # none succeeded
+        self.assertEqual(ran.saved["failures"]["http_400"]["count"], 2)
+        self.assertIn(str(CONTEXT), ran.saved["failures"]["http_400"]["first"])
+        self.assertIn("http_400:", ran.out)
+
+    def test_mistakes_name_their_flag(self):
+        http = single().front.http
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as bad:
+            bad.write(TRACE.read_text().splitlines()[0] + '\n{"timestamp": 1}\n')
+            bad.flush()
+            cases = (
+                (("--dataset-name", "trace", "--dataset-path", bad.name), f"{bad.name}:2: "),
+                (("--dataset-name", "trace"), "--dataset-path"),
+                (("--request-rate", "often"), "--request-rate"),
+                (("--goodput", "speed:3"), "--goodput"),
+                (("--percentile-metrics", "ttft,x"), "--percentile-metrics"),
+                (("--metric-percentiles", "101"), "--metric-percentiles"),
+                (("--token-ids", "7"), "--token-ids"),
+                (("--endpoint", "v1"), "--endpoint"),
+                (("--endpoint", "/v1/chat/completions", "--prompt-format", "ids"),
+                 "--prompt-format"),
+                (("--save-result", "/nowhere/x.json", "--num-prompts", "1", "--random-input-len",
+                  "3", "--random-output-len", "1"), "--save-result"),
+            )
+            for flags, words in cases:
+                ran = bench(http, *flags)
+                self.assertEqual(ran.code, 1, flags)
+                self.assertIn(words, ran.err, flags)
+                self.assertEqual(len(ran.err.splitlines()), 1, ran.err)
+        self.assertEqual(bench(http, "--num-prompts", "-1").code, 2)  # by the flag parser
+        ran = bench(f"127.0.0.1:{free_port()}")
+        self.assertEqual(ran.code, 1)
+        self.assertIn("--base-url: cannot connect to", ran.err)
+
+    def test_the_key_comes_from_the_environment(self):
+        own = self.start_own(make_single("bench-key", "--api-key", "secret", "--kv-memory", "64M"))
+        few = ("--num-prompts", 1, "--random-input-len", 8, "--random-output-len", 2)
+        ran = bench(own.front.http, *few)
+        self.assertEqual(ran.code, 1)
+        self.assertIn("OPENAI_API_KEY", ran.err)
+        ran = bench(own.front.http, *few, key="secret")
+        self.assertEqual((ran.code, ran.saved["completed"]), (0, 1), ran.err + ran.out)
+        self.assertNotIn("secret", ran.out + ran.err + json.dumps(ran.saved))
+
+
+class MeasuringScriptsTest(E2eCase):
+    """The scripts of bench/ that start nodes themselves, in their shortest form: do they still run,
+    and do their checks (equal tokens, a real handoff, free blocks) hold?"""
+
+    def run_script(self, name, *flags):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = pathlib.Path(folder) / "result.json"
+            argv = [sys.executable, ROOT / "bench" / name, "--binary", Settings.binary, "--model",
+                    Settings.model, "--rounds", 1, "--json", saved, *flags]
+            done = subprocess.run([str(word) for word in argv], capture_output=True, text=True,
+                                  timeout=patient(240))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            return json.loads(saved.read_text()), done.stdout
+
+    def test_handoff(self):
+        saved, shown = self.run_script("handoff/run", "--lengths", "40,300", "--kv-memory", "256M")
+        for one, tokens in zip(saved["results"], (40, 300)):
+            self.assertEqual(one["prompt_tokens"], tokens)
+            self.assertEqual(one["kv_bytes"], expected_kv_bytes(tokens))
+            for name, ratio in one["ratios"].items():
+                self.assertTrue(name == "ttst_steps" or ratio > 0, (name, ratio))
+        self.assertEqual({phase: len(times) for phase, times in saved["cancel_ms"].items()},
+                         {"prefill": 5, "decode": 5})
+        self.assertIn("| 300 | ", shown)
+
+    def test_interference(self):
+        saved, shown = self.run_script("serving/interference", "--stream-tokens", "150", "--prompts",
+                                       "2", "--prompt-tokens", "200", "--kv-memory", "128M")
+        for shape in ("split", "single"):
+            alone, = saved["measured"][shape]["alone"]
+            disturbed, = saved["measured"][shape]["disturbed"]
+            self.assertEqual((alone["gaps"], disturbed["gaps"]), (149, 149))
+            self.assertGreater(disturbed["prompts_begun_within"], 0)
+            self.assertEqual(len(disturbed["prompt_ttft_ms"]), 2)
+        self.assertIn("single node, 2 threads", shown)
