@@ -140,6 +140,9 @@ Result<std::int64_t> run(const BenchServeOptions& options) {
   BATON_TRY(serving::LoadOptions load, load_options(options, workload));
   BATON_TRY(serving::ReportHead head, report_head(options));
   BATON_TRY(const auto plan, serving::plan_workload(workload));
+  if (!options.save_result.empty()) {
+    BATON_TRY_VOID(serving::check_can_save(options.save_result));
+  }
   load.model = options.model;
   if (load.model.empty()) {
     BATON_TRY(load.model, serving::ask_for_model(load.target));

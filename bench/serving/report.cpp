@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace baton::serving {
@@ -162,6 +163,11 @@ void add_detail(Json& json, const LoadResult& result, bool with_tokens) {
   }
 }
 
+Status cannot_save(const std::string& path) {
+  return fail(ErrorCode::kIo,
+              fmt::format("--save-result: cannot write {}: {}", path, std::strerror(errno)));
+}
+
 }  // namespace
 
 std::string report_text(const ReportHead& head, const Summary& summary) {
@@ -249,16 +255,24 @@ Json report_json(const ReportHead& head, const Summary& summary, const LoadResul
   return json;
 }
 
+Status check_can_save(const std::string& path) {
+  const bool existed = std::filesystem::exists(path);
+  if (!std::ofstream(path, std::ios::app)) {
+    return cannot_save(path);
+  }
+  if (!existed) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+  }
+  return {};
+}
+
 Status save_json(const std::string& path, const Json& json) {
   std::ofstream out(path);
   // Servers' messages may be cut inside a character.
   out << json.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
   out.close();
-  if (!out) {
-    return fail(ErrorCode::kIo,
-                fmt::format("--save-result: cannot write {}: {}", path, std::strerror(errno)));
-  }
-  return {};
+  return out ? Status{} : cannot_save(path);
 }
 
 }  // namespace baton::serving

@@ -33,7 +33,9 @@ struct ReportHead {
 [[nodiscard]] nlohmann::ordered_json report_json(const ReportHead& head, const Summary& summary,
                                                  const LoadResult& result, bool with_tokens);
 
-// Errors: kIo naming --save-result.
+// Whether save_json will be able to: to be asked before the load, not after it.
+// Errors of both: kIo naming --save-result.
+Status check_can_save(const std::string& path);
 Status save_json(const std::string& path, const nlohmann::ordered_json& json);
 
 }  // namespace baton::serving

@@ -22,7 +22,7 @@ class Ran:
         self.saved = json.loads(saved.read_text()) if saved.exists() else None
 
 
-def bench(address, *flags, key=None):
+def bench(address, *flags, key=None, save_to=None):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("BATON_") and name != "OPENAI_API_KEY"}
     if key is not None:
@@ -30,7 +30,7 @@ def bench(address, *flags, key=None):
     with tempfile.TemporaryDirectory() as folder:
         saved = pathlib.Path(folder) / "result.json"
         argv = [Settings.binary, "bench", "serve", "--base-url", f"http://{address}",
-                "--save-result", saved, *flags]
+                "--save-result", save_to or saved, *flags]
         done = subprocess.run([str(word) for word in argv], capture_output=True, text=True,
                               env=environment, timeout=patient(120))
         return Ran(done, saved)
@@ -123,8 +123,6 @@ class BenchServeTest(E2eCase):
                 (("--endpoint", "v1"), "--endpoint"),
                 (("--endpoint", "/v1/chat/completions", "--prompt-format", "ids"),
                  "--prompt-format"),
-                (("--save-result", "/nowhere/x.json", "--num-prompts", "1", "--random-input-len",
-                  "3", "--random-output-len", "1"), "--save-result"),
             )
             for flags, words in cases:
                 ran = bench(http, *flags)
@@ -132,12 +130,17 @@ class BenchServeTest(E2eCase):
                 self.assertIn(words, ran.err, flags)
                 self.assertEqual(len(ran.err.splitlines()), 1, ran.err)
         self.assertEqual(bench(http, "--num-prompts", "-1").code, 2)  # by the flag parser
+        before = generated(single())
+        ran = bench(http, save_to="/nowhere/x.json")
+        self.assertEqual(ran.code, 1)
+        self.assertIn("--save-result: cannot write /nowhere/x.json", ran.err)
+        self.assertEqual(generated(single()), before)  # found before anything was asked
         ran = bench(f"127.0.0.1:{free_port()}")
         self.assertEqual(ran.code, 1)
         self.assertIn("--base-url: cannot connect to", ran.err)
 
     def test_the_key_comes_from_the_environment(self):
-        own = self.start_own(make_single("bench-key", "--api-key", "secret", "--kv-memory", "64M"))
+        own = self.start_own(make_single("bench-key", "--api-key", "secret"))
         few = ("--num-prompts", 1, "--random-input-len", 8, "--random-output-len", 2)
         ran = bench(own.front.http, *few)
         self.assertEqual(ran.code, 1)
