@@ -129,7 +129,7 @@ asio::awaitable<Result<HttpAnswer>> exchange(const HttpTarget* target, std::stri
     if (!parser.is_header_done()) {
       continue;
     }
-    answer.status = parser.get().result_int();
+    answer.status = static_cast<int>(parser.get().result_int());
     std::string& arrived = parser.get().body();
     if (on_bytes && answer.status == 200) {
       if (!arrived.empty() && !on_bytes(arrived, at)) {
