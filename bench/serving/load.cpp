@@ -35,6 +35,15 @@ std::string failure_kind(const Error& error) {
   }
 }
 
+// Each request under way is a descriptor; the usual soft limit of 1,024 is soon reached.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);  // refused: requests that find none are counted as such
+  }
+}
+
 // One run. Everything but run() on the loop's thread.
 class Load {
  public:
@@ -175,6 +184,7 @@ std::string request_body(const LoadOptions& options, const PlannedRequest& reque
 }
 
 LoadResult run_load(const LoadOptions& options, const std::vector<PlannedRequest>& plan) {
+  raise_descriptor_limit();
   return Load(options, plan).run();
 }
 

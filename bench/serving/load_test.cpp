@@ -9,6 +9,7 @@
 #include <boost/asio/use_future.hpp>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "bench/serving/summary.h"
 #include <future>
@@ -200,6 +201,18 @@ TEST(load, nobody_waits_for_an_answer) {
   const LoadResult result = run_load(server.options(), plan_of(30));
   EXPECT_EQ(summarize(result, {}, {}).completed, 30);
   EXPECT_EQ(server.most_at_once, 30U);
+}
+
+TEST(load, the_soft_limit_of_descriptors_is_no_limit) {
+  ServerOf server(100);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_GT(before.rlim_max, 1000U);
+  const rlimit few{64, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const LoadResult result = run_load(server.options(), plan_of(100));
+  EXPECT_EQ(summarize(result, {}, {}).completed, 100);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(load, the_bound_on_concurrency_holds) {
