@@ -29,15 +29,20 @@ RequestRecord read(const std::string& text, bool keep_ids = false) {
   return record;
 }
 
-const std::string kBatonStream =
-    sse({R"({"choices":[{"index":0,"text":"","token_ids":[5],"finish_reason":null,)"
-         R"("prompt_token_ids":[1,2,3]}],"baton":{"path":"split","kv_bytes":0}})",
-         R"({"choices":[{"index":0,"text":"ab","token_ids":[6,7],"finish_reason":null}]})",
-         R"({"choices":[{"index":0,"text":"","token_ids":[],"finish_reason":"length"}],)"
-         R"("baton":{"path":"split","kv_bytes":737280}})",
-         R"({"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3,)"
-         R"("prompt_tokens_details":{"cached_tokens":2}}})",
-         "[DONE]"});
+// What baton sends: ids in each chunk, the prompt's in the first, an end without any, usage,
+// [DONE].
+const std::string kFirst =
+    std::string(R"({"choices":[{"index":0,"text":"","token_ids":[5],"finish_reason":null,)") +
+    R"("prompt_token_ids":[1,2,3]}],"baton":{"path":"split","kv_bytes":0}})";
+const std::string kMiddle =
+    R"({"choices":[{"index":0,"text":"ab","token_ids":[6,7],"finish_reason":null}]})";
+const std::string kEnd =
+    std::string(R"({"choices":[{"index":0,"text":"","token_ids":[],"finish_reason":"length"}],)") +
+    R"("baton":{"path":"split","kv_bytes":737280}})";
+const std::string kUsage =
+    std::string(R"({"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3,)") +
+    R"("prompt_tokens_details":{"cached_tokens":2}}})";
+const std::string kBatonStream = sse({kFirst, kMiddle, kEnd, kUsage, "[DONE]"});
 
 TEST(stream_reader, ids_are_counted_wherever_the_bytes_are_cut) {
   for (std::size_t cut = 1; cut < kBatonStream.size(); ++cut) {
@@ -101,9 +106,10 @@ TEST(stream_reader, failures_have_kinds) {
   EXPECT_EQ(read(begin).failure, "short_stream");
   EXPECT_EQ(read(begin + "data: {nonsense}\n\n").failure, "bad_chunk");
   EXPECT_EQ(read(begin + "data: 7\n\n").failure, "bad_chunk");
-  const RequestRecord error =
-      read(begin + sse({R"({"error":{"message":"no node is left","type":"server_error",)"
-                        R"("code":"unavailable"}})"}));
+  const std::string event =
+      std::string(R"({"error":{"message":"no node is left","type":"server_error",)") +
+      R"("code":"unavailable"}})";
+  const RequestRecord error = read(begin + sse({event}));
   EXPECT_EQ(error.failure, "stream_error:unavailable");
   EXPECT_EQ(error.failure_message, "no node is left");
   EXPECT_EQ(read(sse({R"({"error":{"message":"x","code":500,"type":"server_error"}})"})).failure,
