@@ -25,6 +25,9 @@ void ServingCoordinator::tick() { impl_->tick(); }
 Owner& ServingCoordinator::owner() { return impl_->owner(); }
 void ServingCoordinator::begin_drain() { impl_->begin_drain(); }
 bool ServingCoordinator::idle() const { return impl_->idle(); }
+ServingCoordinator::Remembered ServingCoordinator::remembered() const {
+  return impl_->remembered();
+}
 void ServingCoordinator::stop() { impl_->stop(); }
 const HandoffStats& ServingCoordinator::stats() const { return impl_->stats(); }
 

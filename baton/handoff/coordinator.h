@@ -69,6 +69,15 @@ class ServingCoordinator {
   // No sequence is held for any owner, and no attempt of ours is under way. Thread: control.
   [[nodiscard]] bool idle() const;
 
+  // What is remembered beside the sequences that are there; all 0 a tombstone's life after the last
+  // one ended. For audits. Thread: control.
+  struct Remembered {
+    std::size_t tombstones = 0;
+    std::size_t kept_messages = 0;
+    std::size_t watches = 0;
+  };
+  [[nodiscard]] Remembered remembered() const;
+
   // Aborts everything, tells the peers, ends the loops, shuts the transport down. Idempotent.
   void stop();
 

@@ -161,6 +161,10 @@ bool ServingCoordinator::Impl::idle() const {
          prefill_inbox_.depth() + decode_inbox_.depth() == 0;
 }
 
+ServingCoordinator::Remembered ServingCoordinator::Impl::remembered() const {
+  return {tombstones_.count(), prefill_.kept_count() + decode_.kept_count(), leases_.watch_count()};
+}
+
 void ServingCoordinator::Impl::stop() {
   if (stopping_) {
     return;

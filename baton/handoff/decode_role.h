@@ -55,6 +55,7 @@ class DecodeRole {
 
   [[nodiscard]] bool holds(const SequenceKey& key) const { return entries_.contains(key); }
   [[nodiscard]] std::size_t count() const { return entries_.size(); }
+  [[nodiscard]] std::size_t kept_count() const { return kept_.count(); }
   // Ends everything: owners and prefill nodes are told. Blocks with bytes in flight follow.
   void stop(const Error& reason, TimePoint now);
 

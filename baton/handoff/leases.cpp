@@ -91,6 +91,14 @@ void Leases::unwatch(const NodeId& peer, WatchKind kind, const SequenceKey& key)
   }
 }
 
+std::size_t Leases::watch_count() const {
+  std::size_t count = 0;
+  for (const auto& [peer, watches] : watches_) {
+    count += watches.size();
+  }
+  return count;
+}
+
 std::vector<LostSequence> Leases::on_beat(const NodeId& peer, const wire::pb::Beat& beat,
                                           TimePoint now) {
   const auto found = peers_.find(peer);

@@ -57,6 +57,7 @@ class Leases {
   // The peer must make progress on it from now on: its step count may not stand still.
   void expect_progress(const NodeId& peer, WatchKind kind, const SequenceKey& key, TimePoint now);
   void unwatch(const NodeId& peer, WatchKind kind, const SequenceKey& key);
+  [[nodiscard]] std::size_t watch_count() const;
 
   // What the Beat of a peer tells. Unknown peers' Beats are dropped.
   std::vector<LostSequence> on_beat(const NodeId& peer, const wire::pb::Beat& beat, TimePoint now);

@@ -1,17 +1,9 @@
-#include "baton/handoff/mock_transport.h"
-
 #include "baton/base/check.h"
 #include "baton/handoff/handshake.h"
-#include "baton/net/task_group.h"
+#include "baton/handoff/mock_transport_impl.h"
 #include "baton/wire/codec.h"
-#include "baton/wire/crc32c.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <set>
 #include <utility>
 
 namespace baton::handoff {
@@ -22,78 +14,9 @@ namespace {
 constexpr std::size_t kMaxWaitingFrames = 1 << 16;
 
 using Lane = MockNetwork::Lane;
-using Pair = std::pair<NodeId, NodeId>;
+using Pair = MockNetwork::Impl::Pair;
 
 }  // namespace
-
-struct MockTransport::Node {
-  Node(const asio::any_io_executor& executor, wire::pb::Hello given)
-      : hello(std::move(given)),
-        id{hello.node_id()},
-        events(executor, static_cast<std::size_t>(-1)) {}
-
-  wire::pb::Hello hello;
-  NodeId id;
-  net::AsyncQueue<TransportEvent> events;
-  BulkSink* sink = nullptr;
-  std::set<NodeId> up;  // peers that this node believes to be connected
-  bool dead = false;
-};
-
-class MockNetwork::Impl : public std::enable_shared_from_this<MockNetwork::Impl> {
- public:
-  using Node = MockTransport::Node;
-
-  struct Frame {
-    std::vector<std::byte> bytes;  // header and payload
-    TimePoint due{};
-  };
-  struct LaneState {
-    std::deque<Frame> frames;
-    std::optional<Frame> swapped;  // waits for the next frame to pass it
-    bool pumping = false;
-  };
-  struct Link {
-    std::array<LaneState, 2> lanes;
-    std::map<wire::FrameType, std::uint64_t> sent;
-    Duration delay{};
-    bool held = false;
-    bool partitioned = false;
-    bool closed = false;              // half-closed: nothing arrives any more
-    std::optional<Error> down_later;  // the receiver learns of a reset when a partition heals
-  };
-
-  Impl(asio::any_io_executor executor, net::AsyncClock* clock)
-      : executor_(std::move(executor)), clock_(clock), tasks_(executor_) {}
-
-  std::shared_ptr<Node> attach(wire::pb::Hello hello);
-  void connect(const NodeId& from, const NodeId& to);
-  Status send(Node& from, const NodeId& to, std::vector<std::byte> frame);
-  void break_connection(const NodeId& local, const NodeId& peer, const Error& reason);
-  void leave(Node& node, const Error& reason);
-  bool deliver_one(const Pair& direction, Lane lane);
-  void pump(const Pair& direction, Lane lane);
-
-  asio::any_io_executor executor_;
-  net::AsyncClock* clock_;
-  net::TaskGroup tasks_;
-  std::map<NodeId, std::shared_ptr<Node>> nodes_;
-  std::map<Pair, Link> links_;
-  std::vector<Fault> faults_;
-  Hook hook_;
-
- private:
-  std::optional<FaultAction> fault_for(const Pair& direction, const wire::FrameHeader& header,
-                                       std::uint64_t count);
-  void enqueue(const Pair& direction, Lane lane, Frame frame, bool swap);
-  asio::awaitable<void> pump_when_due(Pair direction, Lane lane, TimePoint due);
-  void peer_down(const NodeId& local, const NodeId& peer, const Error& reason);
-  void drop_frames(const NodeId& a, const NodeId& b);
-  void receive(Node& to, const NodeId& from, std::span<const std::byte> bytes);
-  void receive_blocks(Node& to, const NodeId& from, const wire::FrameHeader& header,
-                      std::span<const std::byte> bytes);
-  void reject(Node& to, const NodeId& from, const wire::FrameHeader& header, const Error& error);
-};
 
 std::shared_ptr<MockTransport::Node> MockNetwork::Impl::attach(wire::pb::Hello hello) {
   const auto valid = wire::encode_hello(hello);
@@ -132,8 +55,10 @@ void MockNetwork::Impl::connect(const NodeId& from, const NodeId& to) {
     return;
   }
   drop_frames(from, to);
-  links_[Pair{from, to}].closed = false;
-  links_[Pair{to, from}].closed = false;
+  for (const Pair& direction : {Pair{from, to}, Pair{to, from}}) {
+    links_[direction].closed = false;
+    ++links_[direction].connections;
+  }
   for (Node* local : {&b, &a}) {
     Node& remote = local == &a ? b : a;
     local->up.insert(remote.id);
@@ -193,6 +118,16 @@ Status MockNetwork::Impl::send(Node& from, const NodeId& to, std::vector<std::by
       link.closed = true;
       peer_down(to, from.id, Error{ErrorCode::kPeerLost, "closed by the peer"});
       return {};
+    case FaultAction::kCut:
+      if (lane == Lane::kControl) {
+        break_connection(from.id, to, Error{ErrorCode::kPeerLost, "connection reset"});
+        return {};
+      }
+      if (header->type == wire::FrameType::kBlocks) {
+        frame.cut = true;
+        enqueue(direction, lane, std::move(frame), false);
+      }
+      return fail(ErrorCode::kPeerLost, "the bulk connection broke");
     case FaultAction::kCorrupt:
       frame.bytes.back() ^= std::byte{0x10};
       break;
@@ -258,11 +193,11 @@ bool MockNetwork::Impl::deliver_one(const Pair& direction, Lane lane) {
   if (state.frames.empty()) {
     return false;
   }
-  const Frame frame = std::move(state.frames.front());
+  Frame frame = std::move(state.frames.front());
   state.frames.pop_front();
   Node& to = *nodes_.at(direction.second);
   if (!to.dead && !link.closed && to.up.contains(direction.first)) {
-    receive(to, direction.first, frame.bytes);
+    receive(to, direction.first, std::move(frame));
   }
   return true;
 }
@@ -286,6 +221,7 @@ void MockNetwork::Impl::drop_frames(const NodeId& a, const NodeId& b) {
 void MockNetwork::Impl::break_connection(const NodeId& local, const NodeId& peer,
                                          const Error& reason) {
   drop_frames(local, peer);
+  end_landings(local, peer);
   peer_down(local, peer, reason);
   Link& link = links_[Pair{local, peer}];
   const Error remote{ErrorCode::kPeerLost, local.value + " closed the connection"};
@@ -296,6 +232,16 @@ void MockNetwork::Impl::break_connection(const NodeId& local, const NodeId& peer
   }
 }
 
+void MockNetwork::Impl::flush(const NodeId& from) {
+  for (auto& [direction, link] : links_) {
+    for (const Lane lane : {Lane::kControl, Lane::kBulk}) {
+      while (direction.first == from && !link.partitioned && !link.held &&
+             deliver_one(direction, lane)) {
+      }
+    }
+  }
+}
+
 void MockNetwork::Impl::leave(Node& node, const Error& reason) {
   if (node.dead) {
     return;
@@ -303,8 +249,11 @@ void MockNetwork::Impl::leave(Node& node, const Error& reason) {
   node.dead = true;
   node.events.close_and_clear();
   for (auto& [id, other] : nodes_) {
-    if (other->id != node.id && other->up.contains(node.id)) {
-      break_connection(node.id, other->id, reason);
+    if (other->id != node.id) {
+      end_landings(node.id, other->id);
+      if (other->up.contains(node.id)) {
+        break_connection(node.id, other->id, reason);
+      }
     }
   }
   node.up.clear();
@@ -312,7 +261,8 @@ void MockNetwork::Impl::leave(Node& node, const Error& reason) {
 
 // ---- arrival ----------------------------------------------------------------------------------
 
-void MockNetwork::Impl::receive(Node& to, const NodeId& from, std::span<const std::byte> bytes) {
+void MockNetwork::Impl::receive(Node& to, const NodeId& from, Frame frame) {
+  const std::span<const std::byte> bytes = frame.bytes;
   const auto header = wire::decode_header(bytes.first<wire::kHeaderBytes>());
   if (!header) {
     break_connection(to.id, from, header.error());
@@ -320,7 +270,7 @@ void MockNetwork::Impl::receive(Node& to, const NodeId& from, std::span<const st
   }
   const auto payload = bytes.subspan(wire::kHeaderBytes);
   if (header->type == wire::FrameType::kBlocks) {
-    receive_blocks(to, from, *header, bytes);
+    receive_blocks(to, from, *header, std::move(frame));
     return;
   }
   if (header->type == wire::FrameType::kCommit) {
@@ -357,49 +307,6 @@ void MockNetwork::Impl::reject(Node& to, const NodeId& from, const wire::FrameHe
   to.events.push_unbounded(ControlReceived{from, header.key, std::move(abort)});
 }
 
-void MockNetwork::Impl::receive_blocks(Node& to, const NodeId& from,
-                                       const wire::FrameHeader& header,
-                                       std::span<const std::byte> bytes) {
-  auto payload = bytes.subspan(wire::kHeaderBytes);
-  const bool good_crc = wire::crc32c(payload) == header.payload_crc;
-  if (payload.size() < wire::kBlocksHeaderBytes) {
-    break_connection(to.id, from, Error{ErrorCode::kProtocol, "a blocks frame is too short"});
-    return;
-  }
-  const auto blocks = wire::decode_blocks_header(payload.first<wire::kBlocksHeaderBytes>());
-  payload = payload.subspan(wire::kBlocksHeaderBytes);
-  BlocksReceived event{from, header.key, {}, header.sequence, {}, payload.size(), {}};
-  std::copy_n(bytes.begin(), wire::kHeaderBytes, event.header.begin());
-  if (!blocks) {
-    event.status = fail(blocks.error());
-  } else {
-    event.blocks = *blocks;
-    auto spans = to.sink == nullptr ? fail(ErrorCode::kCancelled, "this node receives no tiles")
-                                    : to.sink->accept(from, header.key, *blocks);
-    if (!spans) {
-      event.status = fail(spans.error());
-    } else {
-      std::size_t room = 0;
-      for (const auto& span : *spans) {
-        room += span.size();
-      }
-      if (room != payload.size()) {
-        event.status = fail(ErrorCode::kProtocol, "a blocks frame has another size than its tiles");
-      } else {
-        for (const auto& span : *spans) {
-          std::copy_n(payload.begin(), span.size(), span.begin());
-          payload = payload.subspan(span.size());
-        }
-      }
-      to.sink->landed(header.key, *blocks);
-    }
-  }
-  if (event.status && !good_crc) {
-    event.status = fail(ErrorCode::kCorruptFrame, "CRC of a blocks payload is wrong");
-  }
-  to.events.push_unbounded(std::move(event));
-}
-
 // ---- MockNetwork ------------------------------------------------------------------------------
 
 MockNetwork::MockNetwork(asio::any_io_executor executor, net::AsyncClock* clock)
@@ -425,9 +332,19 @@ void MockNetwork::set_delay(const NodeId& from, const NodeId& to, Duration delay
   impl_->links_[Pair{from, to}].delay = delay;
 }
 
+void MockNetwork::set_bulk_time(
+    std::function<BulkTime(const NodeId& from, const NodeId& to)> time) {
+  BATON_CHECK(impl_->clock_ != nullptr, "a time needs a clock");
+  impl_->bulk_time_ = std::move(time);
+}
+
 void MockNetwork::partition(const NodeId& a, const NodeId& b) {
-  impl_->links_[Pair{a, b}].partitioned = true;
-  impl_->links_[Pair{b, a}].partitioned = true;
+  partition_one_way(a, b);
+  partition_one_way(b, a);
+}
+
+void MockNetwork::partition_one_way(const NodeId& from, const NodeId& to) {
+  impl_->links_[Pair{from, to}].partitioned = true;
 }
 
 void MockNetwork::heal(const NodeId& a, const NodeId& b) {
@@ -469,6 +386,11 @@ void MockNetwork::reset(const NodeId& a, const NodeId& b) {
 
 void MockNetwork::kill(const NodeId& node) {
   impl_->leave(*impl_->nodes_.at(node), Error{ErrorCode::kPeerLost, "connection reset"});
+}
+
+bool MockNetwork::is_up(const NodeId& node, const NodeId& peer) const {
+  const auto found = impl_->nodes_.find(node);
+  return found != impl_->nodes_.end() && !found->second->dead && found->second->up.contains(peer);
 }
 
 std::uint64_t MockNetwork::frames_sent(const NodeId& from, const NodeId& to,
@@ -516,6 +438,11 @@ asio::awaitable<Result<BulkSent>> MockTransport::send_blocks(
     std::vector<std::span<const std::byte>> tiles) {
   auto node = node_;
   auto network = network_;
+  const MockNetwork::BulkTime time = network->bulk_time(node->id, to);
+  const bool connected = co_await network->leave_slowly(node->id, to, time.leaving);
+  if (!connected) {
+    co_return fail(ErrorCode::kPeerLost, "the bulk connection broke");
+  }
   const auto encoded = wire::encode_blocks_header(blocks);
   const wire::FrameHeader header = wire::blocks_frame_header(key, sequence, encoded, tiles);
   BulkSent sent{wire::encode_header(header), header.payload_bytes - encoded.size()};
@@ -525,7 +452,7 @@ asio::awaitable<Result<BulkSent>> MockTransport::send_blocks(
     frame.insert(frame.end(), part.begin(), part.end());
   }
   auto status = network->send(*node, to, std::move(frame));
-  co_await asio::post(network->executor_, asio::use_awaitable);
+  co_await network->report_slowly(time.reporting);
   if (!status) {
     co_return fail(std::move(status).error());
   }
@@ -541,7 +468,8 @@ asio::awaitable<Status> MockTransport::send_commit(NodeId to, SequenceKey key,
     co_return fail(std::move(frame).error());
   }
   auto status = network->send(*node, to, *std::move(frame));
-  co_await asio::post(network->executor_, asio::use_awaitable);
+  const Duration reporting = network->bulk_time(node->id, to).reporting;
+  co_await network->report_slowly(reporting);
   co_return status;
 }
 
@@ -552,6 +480,9 @@ void MockTransport::disconnect(const NodeId& peer, Error reason) {
 }
 
 void MockTransport::shutdown() {
+  if (!node_->dead) {
+    network_->flush(node_->id);
+  }
   network_->leave(*node_, Error{ErrorCode::kPeerLost, node_->id.value + " shut down"});
 }
 

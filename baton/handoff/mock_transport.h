@@ -25,6 +25,8 @@ enum class FaultAction : std::uint8_t {
   kSwapNext,   // it arrives after the next frame of its lane
   kReset,      // instead of it the connection breaks: PeerDown on both sides
   kHalfClose,  // from it on nothing arrives in this direction, and the receiver sees PeerDown
+  kCut,        // its connection breaks inside it: half of a Blocks frame's tiles arrive, nothing of
+               // a Commit, and its sender hears of it. A control frame: as kReset
 };
 
 // Applies to the `nth` frame (from 1) of `type` from -> to after it was added; once.
@@ -40,7 +42,7 @@ class MockNetwork {
  public:
   class Impl;
 
-  // `clock` is needed for set_delay only.
+  // `clock` is needed for set_delay and set_bulk_time only.
   explicit MockNetwork(asio::any_io_executor executor, net::AsyncClock* clock = nullptr);
   ~MockNetwork();  // after stop() has run to its end
   MockNetwork(const MockNetwork&) = delete;
@@ -62,8 +64,19 @@ class MockNetwork {
   // Every later frame from -> to arrives that much later; order per lane is kept. Lanes: control,
   // and bulk (so a Commit may overtake a Grant, but not Blocks).
   void set_delay(const NodeId& from, const NodeId& to, Duration delay);
+  // What bulk frames take besides the delay: `leaving` until the sender's tiles are read and on
+  // their way, `reporting` from then until the sender hears of it, `landing` from BulkSink::accept
+  // to landed(). Frames whose times differ overtake each other, as on several connections. Asked
+  // for each frame, at both ends; a Commit has only the second.
+  struct BulkTime {
+    Duration leaving{};
+    Duration reporting{};
+    Duration landing{};
+  };
+  void set_bulk_time(std::function<BulkTime(const NodeId& from, const NodeId& to)> time);
   // Frames wait, both ways, until heal(): as TCP in a short partition. Nobody sees a PeerDown.
   void partition(const NodeId& a, const NodeId& b);
+  void partition_one_way(const NodeId& from, const NodeId& to);  // the other way they arrive
   void heal(const NodeId& a, const NodeId& b);
   // Manual delivery from -> to: frames wait, and deliver() lets the oldest of that lane through.
   enum class Lane : std::uint8_t { kControl, kBulk };
@@ -75,6 +88,9 @@ class MockNetwork {
   void reset(const NodeId& a, const NodeId& b);
   // The node's process dies: every peer sees PeerDown; it sends and receives nothing any more.
   void kill(const NodeId& node);
+
+  // Whether `node` believes to be connected to the peer.
+  [[nodiscard]] bool is_up(const NodeId& node, const NodeId& peer) const;
 
   // How many frames of that type from -> to were sent (faulty ones included).
   [[nodiscard]] std::uint64_t frames_sent(const NodeId& from, const NodeId& to,

@@ -11,6 +11,10 @@
 
 namespace baton::handoff {
 
+// Bulk frames: large enough that per-frame cost vanishes, small enough that an abort is seen soon.
+inline constexpr std::size_t kMinFrameBytes = 256U << 10U;
+inline constexpr std::size_t kMaxFrameBytes = 8U << 20U;
+
 struct CoordinatorOptions {
   NodeId self;
 
@@ -41,6 +45,9 @@ struct CoordinatorOptions {
   // gives blocks back while it sends, too seldom to cost anything.
   std::uint64_t ack_bytes = 4U << 20U;
 
+  // Where frames are cut. Tests make them small, to have several of a small cache.
+  std::size_t min_frame_bytes = kMinFrameBytes;
+
   // Sequences that a node holds for owners, and attempts that an owner has under way: half of what
   // a Beat can list (wire::kMaxHeld), since a node may do both with one peer.
   std::size_t max_sequences = 2'048;
@@ -55,9 +62,6 @@ inline constexpr std::size_t kMaxTombstones = 65'536;
 // Messages kept for sequences whose request has not come yet (Grant, Commit): small ones only.
 inline constexpr std::size_t kMaxKeptMessages = 4'096;
 
-// Bulk frames: large enough that per-frame cost vanishes, small enough that an abort is seen soon.
-inline constexpr std::size_t kMinFrameBytes = 256U << 10U;
-inline constexpr std::size_t kMaxFrameBytes = 8U << 20U;
 // Frames of one handoff that are being written or wait for it: two for each of the two bulk
 // connections, so that none stands still while the control thread hears of an end; more when they
 // are small. Not more, since an abort waits for them before the blocks are free.

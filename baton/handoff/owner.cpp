@@ -100,8 +100,9 @@ void Owner::abort(const NodeId& node, const SequenceKey& key, const Error& reaso
       leases_.unwatch(node, WatchKind::kOwnedLeg, named);
       outbox_.control(node, named, abort_to_wire(reason));
     }
-    if (legs.empty()) {
-      attempts_.erase(named);
+    const bool nothing_follows = std::all_of(legs.begin(), legs.end(), is_over);
+    if (nothing_follows) {  // a prefill node may still hold KV for the leg that is gone
+      end_attempt(named, NodeId{}, &reason);
     }
   }
 }
@@ -180,7 +181,7 @@ void Owner::on_peer_down(const NodeId& peer, const Error& reason) {
   std::vector<SequenceKey> lost;
   for (const auto& [key, attempt] : attempts_) {
     for (const Leg& leg : attempt.legs) {
-      if (leg.node == peer && !(leg.role == LegRole::kPrefill && leg.answered)) {
+      if (leg.node == peer && !is_over(leg)) {
         lost.push_back(key);
       }
     }

@@ -73,7 +73,8 @@ class Owner {
   // Ends attempts: all of the request's choices when key.choice is kAllChoices, epochs up to
   // key.epoch. Sends Abort to every node that has a leg. No event follows for them. Idempotent.
   void abort(const SequenceKey& key, const Error& reason);
-  // The same for the leg on one node only; the attempt stays for the other legs.
+  // The same for the leg on one node only; the attempt stays for the other leg, unless that is a
+  // prefill leg whose part is over.
   void abort(const NodeId& node, const SequenceKey& key, const Error& reason);
 
   // The next event; nothing once stopped. One waiter. drain() takes what is there, without waiting.
@@ -102,8 +103,10 @@ class Owner {
   struct Leg {
     NodeId node;
     LegRole role = LegRole::kLocal;
-    bool answered = false;  // it gave a token; a prefill leg's part for us is over then
+    bool answered = false;  // it gave a token
   };
+  // Nothing more comes of a prefill leg that gave its token.
+  static bool is_over(const Leg& leg) { return leg.role == LegRole::kPrefill && leg.answered; }
   struct Attempt {
     std::vector<Leg> legs;  // at most two
   };

@@ -68,6 +68,7 @@ class PrefillRole {
 
   [[nodiscard]] bool holds(const SequenceKey& key) const { return entries_.contains(key); }
   [[nodiscard]] std::size_t count() const { return entries_.size(); }
+  [[nodiscard]] std::size_t kept_count() const { return kept_.count(); }
   // Ends everything: owners and decode nodes are told. What the transport still reads follows.
   void stop(const Error& reason, TimePoint now);
 

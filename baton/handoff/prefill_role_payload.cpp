@@ -21,7 +21,8 @@ bool PrefillRole::try_claim(Entry& entry) {
     entry.leased = false;  // the engine needed the room: it lends others when it goes on
     return false;
   }
-  entry.shipment.emplace(context_.layout, entry.granted, entry.kv_tokens);
+  entry.shipment.emplace(context_.layout, entry.granted, entry.kv_tokens,
+                         context_.options.min_frame_bytes);
   return true;
 }
 

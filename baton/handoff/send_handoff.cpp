@@ -2,7 +2,6 @@
 
 #include "baton/base/check.h"
 #include "baton/base/failpoints.h"
-#include "baton/handoff/options.h"
 #include "baton/handoff/tile_plan.h"
 #include "baton/wire/digest.h"
 
@@ -41,10 +40,10 @@ std::vector<std::byte> poisoned_copy(const kv::KvLayout& layout, const wire::Blo
 
 PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
                                  std::span<const wire::pb::TileRange> granted,
-                                 std::int32_t kv_tokens)
+                                 std::int32_t kv_tokens, std::size_t min_frame_bytes)
     : tiles_per_block_(static_cast<std::uint32_t>(layout.tiles_per_block())) {
   for (const wire::BlocksHeader& blocks :
-       plan_frames(layout, granted, kMinFrameBytes, kMaxFrameBytes)) {
+       plan_frames(layout, granted, min_frame_bytes, kMaxFrameBytes)) {
     const std::int64_t end = std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens;
     frames_.push_back({blocks,
                        static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens)),

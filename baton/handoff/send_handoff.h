@@ -6,6 +6,7 @@
 
 #include "baton/base/ids.h"
 #include "baton/base/result.h"
+#include "baton/handoff/options.h"
 #include "baton/handoff/transport.h"
 #include "baton/kv/layout.h"
 #include "baton/message/engine.h"
@@ -28,7 +29,7 @@ class PayloadShipment {
 
   // granted: checked against kv_tokens (tile_plan.h), which is also what was leased.
   PayloadShipment(const kv::KvLayout& layout, std::span<const wire::pb::TileRange> granted,
-                  std::int32_t kv_tokens);
+                  std::int32_t kv_tokens, std::size_t min_frame_bytes = kMinFrameBytes);
 
   // Rows [0, tokens) are complete now.
   void set_computed(std::int32_t tokens) { computed_tokens_ = tokens; }

@@ -62,6 +62,21 @@ TEST(cancel, at_every_moment_frees_both_sides_at_once) {
   }
 }
 
+// A router that has seen the prefill node's part end tells only the decode node. (The simulation's
+// seed 3: the attempt stayed for ever, listed in every Beat, and 2,048 of them stopped the router.)
+TEST(cancel, of_a_decode_leg_alone_ends_the_attempt) {
+  message::Submit submit = make_submit(5, 100, 40);
+  submit.ignore_eos = true;
+  Trio trio;
+  const SequenceKey key = trio.cluster.start(*trio.router, submit, "p", "d");
+  ASSERT_TRUE(trio.cluster.run_until([&] { return trio.cluster.answer(key).tokens.size() > 3; },
+                                     seconds(5)));
+  trio.router->owner().abort(trio.d->id, key, kGone);
+  EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_idle(); }, milliseconds(100)))
+      << trio.cluster.leftovers();
+  EXPECT_EQ(trio.router->coordinator->remembered().watches, 0U);
+}
+
 // B03: D stands still once P has finished; the client goes. 50 times. P's pool is at its start
 // value soon after each, and D runs none of them when it wakes.
 TEST(cancel, B03_the_client_leaves_between_the_legs) {

@@ -45,6 +45,7 @@ Node::Node(Cluster& cluster, const std::string& name, message::NodeRole role,
     info.max_context_tokens = backend->info().max_context_tokens;
     info.pool_tokens = engine->probe_block_geometry().pool_tokens;
     link.post = [this](message::EngineCommand&& command) {
+      posted = true;
       return engine->post(std::move(command));
     };
     link.events = events.get();
@@ -98,25 +99,18 @@ Cluster::~Cluster() {
     node->frozen = false;
     node->coordinator->stop();
   }
+  const auto has_ended = [](const std::unique_ptr<Node>& node) { return node->ended; };
   const bool stopped = run_until(
-      [this] {
-        for (const auto& [name, node] : nodes) {
-          if (!node->ended) {
-            return false;
-          }
-        }
-        return true;
+      [&] {
+        return std::all_of(nodes.begin(), nodes.end(),
+                           [&](const auto& entry) { return has_ended(entry.second); }) &&
+               std::all_of(gone_.begin(), gone_.end(), has_ended);
       },
       seconds(60));
   EXPECT_TRUE(stopped) << "a coordinator did not stop";
+  reap(true);
   for (auto& [name, node] : nodes) {
-    if (node->engine) {
-      node->engine->stop();
-      while (node->engine->run_once()) {
-      }
-      node->engine->check_integrity();
-      EXPECT_TRUE(bad_rows_expected || node->backend->bad_rows_read() == 0) << name;
-    }
+    audit(*node, bad_rows_expected);
   }
   bool network_stopped = false;
   asio::co_spawn(context, network.stop(),
@@ -126,6 +120,45 @@ Cluster::~Cluster() {
     node->coordinator.reset();
     node->transport.reset();
   }
+  context.restart();
+  context.poll();
+  EXPECT_TRUE(context.stopped()) << "a coroutine still waits for something";
+  EXPECT_FALSE(clock.next_wake()) << "a coroutine still sleeps";
+}
+
+void Cluster::audit(Node& node, bool bad_rows_expected) {
+  if (!node.engine) {
+    return;
+  }
+  node.engine->stop();
+  while (node.engine->run_once()) {
+  }
+  node.engine->check_integrity();
+  EXPECT_TRUE(bad_rows_expected || node.backend->bad_rows_read() == 0) << node.id.value;
+}
+
+void Cluster::kill(const std::string& id, bool politely) {
+  std::unique_ptr<Node> node = std::move(nodes.extract(id).mapped());
+  if (!politely) {
+    network.kill(node->id);
+  }
+  node->frozen = false;
+  node->coordinator->stop();
+  gone_.push_back(std::move(node));
+}
+
+// A coordinator that has ended gave everything back: its engine has nothing left.
+void Cluster::reap(bool all) {
+  std::erase_if(gone_, [&](const std::unique_ptr<Node>& node) {
+    if (!node->ended || (node->in_use && node->in_use())) {
+      EXPECT_FALSE(all) << node->id.value;
+      return false;
+    }
+    audit(*node, bad_rows_expected);
+    EXPECT_TRUE(!node->engine || node->engine->idle()) << node->id.value << " kept something";
+    node->coordinator.reset();
+    return true;
+  });
 }
 
 SequenceKey Cluster::start(Node& router, message::Submit submit, const std::string& p,
@@ -179,19 +212,41 @@ void Cluster::take(Node& router) {
 
 bool Cluster::turn() {
   context.restart();
-  bool moved = context.poll() > 0;
-  bool stepped = false;
-  for (auto& [name, node] : nodes) {
-    if (node->engine && !node->frozen) {
-      stepped = node->engine->run_once() || stepped;
-    } else if (!node->engine) {
-      take(*node);
+  bool moved = false;
+  if (const std::size_t handlers = slice ? slice() : 0; handlers == 0) {
+    moved = context.poll() > 0;
+  } else {
+    for (std::size_t i = 0; i < handlers && context.poll_one() > 0; ++i) {
+      moved = true;
     }
   }
+  bool stepped = false;
+  for (auto& [name, node] : nodes) {
+    stepped = turn(*node) || stepped;
+  }
+  for (auto& node : gone_) {
+    stepped = turn(*node) || stepped;
+  }
+  reap(false);
   if (stepped) {
     clock.advance(milliseconds(1));
   }
   return moved || stepped;
+}
+
+// True when its engine made a step.
+bool Cluster::turn(Node& node) {
+  if (!node.engine) {
+    if (!node.driven) {
+      take(node);
+    }
+    return false;
+  }
+  if (node.frozen || (!node.posted && node.engine->idle())) {
+    return false;
+  }
+  node.posted = false;
+  return node.engine->run_once();
 }
 
 bool Cluster::run_until(const std::function<bool()>& done, Duration at_most) {

@@ -50,8 +50,11 @@ class Node {
   std::unique_ptr<engine::BatchScheduler> engine;
   std::unique_ptr<handoff::MockTransport> transport;
   std::unique_ptr<handoff::ServingCoordinator> coordinator;
-  bool frozen = false;  // as SIGSTOP on its engine thread
-  bool ended = false;   // run() came back
+  bool frozen = false;           // as SIGSTOP on its engine thread
+  bool ended = false;            // run() came back
+  bool posted = true;            // the engine's mailbox may hold something
+  bool driven = false;           // a router whose owner events somebody else takes
+  std::function<bool()> in_use;  // it must stay, killed, while this says so
 
   [[nodiscard]] handoff::Owner& owner() const { return coordinator->owner(); }
 };
@@ -67,6 +70,11 @@ class Cluster {
   Node& add_engine(const std::string& id, message::NodeRole role, const NodeSetup& setup);
   Node& add_router(const std::string& id = "router");
   void connect_all();  // every pair, again after faults
+  // Its process vanishes, or (politely) is stopped: what it still has to say goes out first.
+  // Another of its name may be added at once. What is left of it in this process ends by itself and
+  // is audited.
+  void kill(const std::string& id, bool politely = false);
+  [[nodiscard]] std::size_t ending() const { return gone_.size(); }
 
   // Sends both legs (p empty: d does all; d empty: p does all).
   SequenceKey start(Node& router, message::Submit submit, const std::string& p,
@@ -90,12 +98,18 @@ class Cluster {
   handoff::MockNetwork network{context.get_executor(), &clock};
   std::map<std::string, std::unique_ptr<Node>> nodes;
   bool bad_rows_expected = false;  // a test that poisons KV
+  // How many handlers run between two looks at the engines; 0, and without it: all that are ready.
+  std::function<std::size_t()> slice;
 
  private:
   bool turn();
+  bool turn(Node& node);
+  void reap(bool all);
+  static void audit(Node& node, bool bad_rows_expected);
   void take(Node& router);
 
   std::map<SequenceKey, Answer> answers_;
+  std::vector<std::unique_ptr<Node>> gone_;  // killed, and not at their end yet
 };
 
 // A request with `tokens` prompt ids drawn from `seed`. Greedy when temperature is 0.

@@ -10,12 +10,12 @@ usage: tests/property/break_rules.py [--folder FOLDER [--build BUILD]] [--only T
 
 With --build the folder is taken as it is: a tree, edited and mended in place, and its build folder.
 """
-import argparse
 import pathlib
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from support import breaking  # noqa: E402
+
 SCHEDULES = 100  # of the property test: enough to notice each of these
 
 # (rule, what is broken, file, old text, new text, tests that must fail)
@@ -114,71 +114,5 @@ BREAKS = [
      [SCHED, ENGINE, PROPERTY]),
 ]
 
-
-def run(command, folder):
-    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, check=False)
-
-
-def must(command, folder):
-    done = run(command, folder)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-3000:]}")
-
-
-def passes(test, folder, build):
-    command = [f"{build}/bin/{test}", "--gtest_brief=1"]
-    if test == PROPERTY:
-        command += ["--schedules", str(SCHEDULES)]
-    try:
-        return subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, timeout=600, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
-
-
-def prepare(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE,
-                             check=True).stdout
-    subprocess.run(["tar", "x"], cwd=folder, input=archive, check=True)
-    must(["cmake", "--preset", "dev", "-B", "build/broken"], folder)
-    return "build/broken"
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "broken-rules")
-    parser.add_argument("--build", help="build folder in FOLDER, which is then not filled anew")
-    parser.add_argument("--only", default="", help="rules or descriptions that contain this text")
-    parser.add_argument("-j", dest="jobs", type=int, default=2)
-    options = parser.parse_args()
-    breaks = [b for b in BREAKS if options.only in b[0] + " " + b[1]]
-    folder, build = options.folder, options.build or prepare(options.folder)
-    ninja = ["ninja", "-C", build, f"-j{options.jobs}"]
-    all_tests = sorted({test for b in breaks for test in b[5]})
-    must([*ninja, *all_tests], folder)
-    for test in all_tests:
-        if not passes(test, folder, build):
-            sys.exit(f"{test} fails before anything is broken")
-    unnoticed = 0
-    for rule, what, name, old, new, tests in breaks:
-        path = folder / name
-        text = path.read_text()
-        if old not in text:
-            sys.exit(f"{name} no longer has the text that rule {rule} ({what}) is broken in")
-        path.write_text(text.replace(old, new))
-        try:
-            must([*ninja, *tests], folder)
-            results = {test: passes(test, folder, build) for test in tests}
-        finally:
-            path.write_text(text)
-        unnoticed += sum(results.values())
-        noticed = ", ".join(f"{test} {'DOES NOT NOTICE' if passed else 'fails'}"
-                            for test, passed in results.items())
-        print(f"rule {rule}: {what}: {noticed}", flush=True)
-    sys.exit(1 if unnoticed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    breaking.main(__doc__, BREAKS, {PROPERTY: ["--schedules", str(SCHEDULES)]})

@@ -2,31 +2,16 @@
 
 #include <fmt/format.h>
 
+#include "tests/support/draw.h"
 #include <algorithm>
 
 namespace baton::property {
 
 namespace {
 
-// std::uniform_int_distribution differs between libraries; this does not.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : random_(seed) {}
-  // In [low, high].
-  std::int32_t in(std::int32_t low, std::int32_t high) {
-    const auto width = static_cast<std::uint64_t>(high - low + 1);
-    return low + static_cast<std::int32_t>(random_() % width);
-  }
-  bool chance(std::int32_t percent) { return in(1, 100) <= percent; }
-  template <class T>
-  T one_of(const std::vector<T>& values) {
-    return values[static_cast<std::size_t>(in(0, static_cast<std::int32_t>(values.size()) - 1))];
-  }
-  std::uint64_t bits() { return random_(); }
-
- private:
-  std::mt19937_64 random_;
-};
+using testing::Draw;
+using testing::draw_sampling;
+using testing::draw_tokens;
 
 constexpr std::int32_t kKeyPart = 512;  // keys are summed in parts of so many (numerics rule 3)
 
@@ -43,32 +28,6 @@ std::int32_t draw_length(Draw& draw, bool long_allowed) {
     return draw.in(200, 420);
   }
   return kKeyPart * draw.in(1, 2) + draw.in(-3, 60);
-}
-
-std::vector<TokenId> draw_tokens(Draw& draw, std::int32_t count, std::int32_t vocabulary) {
-  std::vector<TokenId> tokens;
-  for (std::int32_t i = 0; i < count; ++i) {
-    tokens.push_back(draw.in(0, vocabulary - 1));
-  }
-  return tokens;
-}
-
-sample::SamplingParams draw_sampling(Draw& draw, std::int32_t vocabulary) {
-  sample::SamplingParams params;
-  params.temperature = draw.chance(40) ? 0.0F : draw.one_of<float>({0.7F, 1.0F, 1.3F});
-  params.seed = draw.bits();
-  params.top_k = draw.chance(25) ? draw.in(1, 50) : 0;
-  params.top_p = draw.chance(25) ? 0.9F : 1.0F;
-  params.min_p = draw.chance(15) ? 0.05F : 0.0F;
-  params.typical_p = draw.chance(10) ? 0.9F : 1.0F;
-  params.repetition_penalty = draw.chance(25) ? 1.2F : 1.0F;
-  params.presence_penalty = draw.chance(20) ? 0.5F : 0.0F;
-  params.frequency_penalty = draw.chance(20) ? 0.3F : 0.0F;
-  if (draw.chance(15)) {
-    params.logit_bias = {{draw.in(0, vocabulary - 1), 2.5F}};
-  }
-  params.top_logprobs = draw.chance(30) ? draw.in(0, 5) : -1;
-  return params;
 }
 
 NodeDraw draw_node(Draw& draw, const std::vector<std::string>& isas) {
