@@ -125,6 +125,7 @@ bool Owner::take_token(const NodeId& from, const message::Token& token, TimePoin
     leases_.keep_listing_only(from, WatchKind::kOwnedLeg, token.key);
   } else if (leg->role == LegRole::kDecode) {
     leases_.expect_progress(from, WatchKind::kOwnedLeg, token.key, now);
+    begin_decoding(token.key);
   }
   leg->answered = true;
   return true;
@@ -144,15 +145,42 @@ void Owner::on_tokens(const NodeId& from, std::uint64_t step, std::vector<messag
   events_.push_unbounded(NodeTokens{from, step, std::move(tokens)});
 }
 
+// Its own index 0 may still be on the way, or lost with it.
+void Owner::begin_decoding(const SequenceKey& key) {
+  Attempt& attempt = attempts_.at(key);
+  if (!std::exchange(attempt.decoding, true)) {
+    for (Leg& leg : attempt.legs) {
+      if (leg.role == LegRole::kPrefill) {
+        leg.answered = true;
+        leases_.keep_listing_only(leg.node, WatchKind::kOwnedLeg, key);
+      }
+    }
+  }
+}
+
+bool Owner::is_end_of_attempt(const NodeId& node, const SequenceKey& key) {
+  const Leg* leg = find_leg(node, key);
+  if (leg == nullptr) {
+    return false;
+  }
+  Attempt& attempt = attempts_.at(key);
+  if (leg->role != LegRole::kPrefill || !attempt.decoding) {
+    return true;
+  }
+  leases_.unwatch(node, WatchKind::kOwnedLeg, key);
+  std::erase_if(attempt.legs, [&](const Leg& each) { return each.node == node; });
+  return false;
+}
+
 void Owner::on_refused(const NodeId& from, message::Refused refused) {
-  if (find_leg(from, refused.key) != nullptr) {
+  if (is_end_of_attempt(from, refused.key)) {
     end_attempt(refused.key, from, &refused.error);
     events_.push_unbounded(NodeRefused{from, std::move(refused)});
   }
 }
 
 void Owner::on_finished(const NodeId& from, message::Finished finished) {
-  if (find_leg(from, finished.key) != nullptr) {
+  if (is_end_of_attempt(from, finished.key)) {
     end_attempt(finished.key, from, &finished.error);
     events_.push_unbounded(NodeFinished{from, std::move(finished)});
   }

@@ -109,6 +109,8 @@ class Owner {
   static bool is_over(const Leg& leg) { return leg.role == LegRole::kPrefill && leg.answered; }
   struct Attempt {
     std::vector<Leg> legs;  // at most two
+    // The decode node has answered: it verified the KV, so the prefill leg cannot fail any more.
+    bool decoding = false;
   };
 
   Status add_leg(const NodeId& node, const SequenceKey& key, wire::Control message, LegRole role,
@@ -117,6 +119,9 @@ class Owner {
   void end_attempt(const SequenceKey& key, const NodeId& ended_by, const Error* reason);
   Leg* find_leg(const NodeId& node, const SequenceKey& key);
   bool take_token(const NodeId& from, const message::Token& token, TimePoint now);
+  void begin_decoding(const SequenceKey& key);
+  // The node's leg ended badly. False when the attempt goes on without it, or does not know it.
+  bool is_end_of_attempt(const NodeId& node, const SequenceKey& key);
 
   const CoordinatorOptions& options_;
   Outbox& outbox_;

@@ -77,6 +77,41 @@ TEST(cancel, of_a_decode_leg_alone_ends_the_attempt) {
   EXPECT_EQ(trio.router->coordinator->remembered().watches, 0U);
 }
 
+// Once D answers, P's part is over for the owner, whatever becomes of P, and although P's own index
+// 0 is still on its way. (The simulation's seed 36: the owner ended the attempt for P's sake, the
+// router took P's part as over, and the client waited for ever.)
+TEST(cancel, a_prefill_node_that_goes_after_D_has_answered_is_not_missed) {
+  for (const bool politely : {false, true}) {
+    SCOPED_TRACE(politely);
+    message::Submit submit = make_submit(6, 100, 40);
+    submit.ignore_eos = true;
+    Trio trio;
+    Cluster& cluster = trio.cluster;
+    if (politely) {
+      cluster.network.hold(trio.d->id, trio.p->id);  // no Ack: P has something to give up
+      cluster.network.hold(trio.p->id, trio.d->id);
+    } else {
+      cluster.network.set_delay(trio.p->id, trio.router->id, milliseconds(400));
+    }
+    const SequenceKey key = cluster.start(*trio.router, submit, "p", "d");
+    const auto d_answers = [&] { return cluster.answer(key).nodes.contains("d"); };
+    if (politely) {
+      cluster.run_until(
+          [&] { return cluster.network.waiting(trio.d->id, trio.p->id, Lane::kControl) > 0; },
+          seconds(1));
+      cluster.network.deliver(trio.d->id, trio.p->id, Lane::kControl);  // the Grant
+      cluster.network.release(trio.p->id, trio.d->id);
+    }
+    ASSERT_TRUE(cluster.run_until(d_answers, seconds(3)));
+    cluster.kill("p", politely);
+    ASSERT_TRUE(cluster.run_until([&] { return cluster.answer(key).ended(); }, seconds(9)));
+    EXPECT_TRUE(cluster.answer(key).finished) << cluster.answer(key).error->message;
+    EXPECT_EQ(canonical(cluster.answer(key)), single_node_answer(setup(), submit));
+    EXPECT_TRUE(cluster.run_until([&] { return cluster.all_idle(); }, seconds(5)))
+        << cluster.leftovers();
+  }
+}
+
 // B03: D stands still once P has finished; the client goes. 50 times. P's pool is at its start
 // value soon after each, and D runs none of them when it wakes.
 TEST(cancel, B03_the_client_leaves_between_the_legs) {
