@@ -331,8 +331,7 @@ class Run {
   void judge_calm(const app::OwnerView& view) {
     for (const router::RequestHistory& request : view.requests) {
       for (const router::HistoryEvent& event : request.events) {
-        if (event.kind == router::EventKind::kLost &&
-            event.reason.find("no room") == std::string::npos) {
+        if (event.kind == router::EventKind::kLost && !is_about_room(event.reason)) {
           fail(fmt::format("{} lost an attempt without a fault: {}",
                            to_string(request.id).substr(0, 8), event.reason));
         }
@@ -340,7 +339,15 @@ class Run {
     }
   }
 
-  // Each router serves one more, at the first attempt.
+  // Two routers' requests may reach two full nodes in different orders, which then wait for each
+  // other (docs/limits.md) until that looks like standing still.
+  [[nodiscard]] bool is_about_room(const std::string& reason) const {
+    const bool two_routers = plan_.nodes[1].role == message::NodeRole::kRouter;
+    return reason.find("no room") != std::string::npos ||
+           (two_routers && reason.find("made no step") != std::string::npos);
+  }
+
+  // Each router serves one more, at the first attempt; one after the other.
   void probe() {
     run_for(milliseconds(400));  // Beats say who is not draining any more
     probing_ = true;
@@ -351,10 +358,10 @@ class Run {
         request.submit = draw_probe(plan_.seed, clients_.size());
         request.router = node.id;
         add_client(request, now());
+        if (!run_until([this] { return all_over(); }, kMostOfProbe)) {
+          fail("a probe hangs: " + describe_open());
+        }
       }
-    }
-    if (!run_until([this] { return all_over(); }, kMostOfProbe)) {
-      fail("a probe hangs: " + describe_open());
     }
     const World::Totals after = world_.totals();
     if (after.retries + after.replays != before.retries + before.replays) {
@@ -364,6 +371,7 @@ class Run {
 
   // The time of a tombstone goes by at once.
   void forget() {
+    run_for(seconds(1));  // nothing is on its way any more
     if (failure_.empty()) {
       world_.cluster.clock.advance(milliseconds(handoff::kTombstoneMs + 1'000));
       run_for(milliseconds(200));
