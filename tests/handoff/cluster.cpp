@@ -147,7 +147,7 @@ void Cluster::kill(const std::string& id, bool politely) {
   gone_.push_back(std::move(node));
 }
 
-// A coordinator that has ended gave everything back: its engine has nothing left.
+// Its engine may still hold a lease whose news came too late for a coordinator that has ended.
 void Cluster::reap(bool all) {
   std::erase_if(gone_, [&](const std::unique_ptr<Node>& node) {
     if (!node->ended || (node->in_use && node->in_use())) {
@@ -155,7 +155,6 @@ void Cluster::reap(bool all) {
       return false;
     }
     audit(*node, bad_rows_expected);
-    EXPECT_TRUE(!node->engine || node->engine->idle()) << node->id.value << " kept something";
     node->coordinator.reset();
     return true;
   });

@@ -16,7 +16,7 @@ using testing::Draw;
 
 constexpr std::int32_t kVocabulary = 61;
 constexpr std::int32_t kMaxPrompt = 170;
-constexpr std::int32_t kMaxTokens = 24;
+constexpr std::int32_t kMaxTokens = 70;
 constexpr std::int32_t kLongest = kMaxPrompt + kMaxTokens;
 
 // Short against the defaults, in the same proportions: a lease is ten Beats.
@@ -53,7 +53,7 @@ std::vector<testing::FakeGroup> draw_groups(Draw& draw) {
 // Room for the longest request at least, and often for little more: then others are preempted.
 testing::NodeSetup draw_setup(Draw& draw, const std::vector<testing::FakeGroup>& groups) {
   testing::NodeSetup setup;
-  setup.engine.max_num_seqs = draw.in(2, 6);
+  setup.engine.max_num_seqs = draw.in(2, 8);
   setup.engine.max_step_ms = draw.one_of<std::int32_t>({1, 40});
   setup.engine.queue_deadline_ms = 4'000;
   setup.engine.prefix_cache = draw.chance(80);
@@ -67,7 +67,7 @@ testing::NodeSetup draw_setup(Draw& draw, const std::vector<testing::FakeGroup>&
     const std::int32_t least =
         group.window_tokens > 0 ? (group.window_tokens + setup.backend.max_step_tokens) / block + 3
                                 : kLongest / block + 1;
-    const std::int32_t most = draw.chance(60) ? least + 3 : least * 5;
+    const std::int32_t most = draw.chance(70) ? least + 3 : least * 5;
     group.blocks = static_cast<std::uint32_t>(draw.in(least, most));
     if (group.window_tokens > 0) {
       group.blocks *= static_cast<std::uint32_t>(setup.engine.max_num_seqs);
@@ -105,7 +105,7 @@ message::Submit draw_submit(Draw& draw, const std::vector<TokenId>& family) {
   const std::vector<TokenId> own = testing::draw_tokens(draw, length - shared, kVocabulary);
   submit.prompt.insert(submit.prompt.end(), own.begin(), own.end());
   submit.sampling = testing::draw_sampling(draw, kVocabulary);
-  submit.max_tokens = draw.in(1, kMaxTokens);
+  submit.max_tokens = draw.chance(60) ? draw.in(1, 20) : draw.in(20, kMaxTokens);
   submit.min_tokens = draw.chance(15) ? draw.in(0, submit.max_tokens) : 0;
   submit.ignore_eos = draw.chance(60);
   if (draw.chance(15)) {
@@ -123,7 +123,7 @@ void draw_requests(Draw& draw, Plan& plan) {
     }
   }
   const bool burst = draw.chance(40);
-  const std::int32_t count = draw.in(2, 8);
+  const std::int32_t count = burst ? draw.in(3, 12) : draw.in(2, 8);
   for (std::int32_t i = 0; i < count; ++i) {
     RequestPlan request;
     request.submit = draw_submit(draw, family);
