@@ -51,11 +51,16 @@ std::vector<testing::FakeGroup> draw_groups(Draw& draw) {
 }
 
 // Room for the longest request at least, and often for little more: then others are preempted.
-testing::NodeSetup draw_setup(Draw& draw, const std::vector<testing::FakeGroup>& groups) {
+testing::NodeSetup draw_setup(Draw& draw, const std::vector<testing::FakeGroup>& groups,
+                              bool small_queues) {
   testing::NodeSetup setup;
   setup.engine.max_num_seqs = draw.in(2, 8);
   setup.engine.max_step_ms = draw.one_of<std::int32_t>({1, 40});
   setup.engine.queue_deadline_ms = 4'000;
+  if (small_queues) {
+    setup.engine.max_waiting = draw.in(1, 3);
+    setup.engine.mailbox_capacity = static_cast<std::size_t>(draw.in(1, 4));
+  }
   setup.engine.prefix_cache = draw.chance(80);
   setup.engine.cache_key = "simulation";
   setup.backend.groups = groups;
@@ -85,13 +90,17 @@ void draw_nodes(Draw& draw, Plan& plan) {
     add(fmt::format("r{}", i), NodeRole::kRouter);
   }
   const std::vector<testing::FakeGroup> groups = draw_groups(draw);
+  const bool small_queues = draw.chance(12);
+  if (small_queues) {
+    plan.options.max_sequences = static_cast<std::size_t>(draw.in(2, 6));
+  }
   const std::int32_t prefill = draw.one_of<std::int32_t>({1, 1, 2, 2, 3});
   const std::int32_t decode = draw.one_of<std::int32_t>({1, 1, 2, 2, 3});
   for (std::int32_t i = 0; i < prefill; ++i) {
-    add(fmt::format("p{}", i), NodeRole::kPrefill).setup = draw_setup(draw, groups);
+    add(fmt::format("p{}", i), NodeRole::kPrefill).setup = draw_setup(draw, groups, small_queues);
   }
   for (std::int32_t i = 0; i < decode; ++i) {
-    add(fmt::format("d{}", i), NodeRole::kDecode).setup = draw_setup(draw, groups);
+    add(fmt::format("d{}", i), NodeRole::kDecode).setup = draw_setup(draw, groups, small_queues);
   }
 }
 
@@ -206,7 +215,7 @@ Plan draw_plan(std::uint64_t seed) {
   draw_nodes(draw, plan);
   draw_requests(draw, plan);
   if (!draw.chance(15)) {
-    const std::int32_t faults = draw.in(1, 5);
+    const std::int32_t faults = draw.chance(15) ? draw.in(6, 14) : draw.in(1, 5);
     const auto frames = static_cast<std::int32_t>(plan.requests.size()) * 20;
     for (std::int32_t i = 0; i < faults; ++i) {
       plan.faults.push_back(draw_fault(draw, plan, frames));
@@ -233,10 +242,11 @@ std::string describe(const Plan& plan) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
   std::string text = fmt::format(
-      "seed {} (replay: simulation_test --seed {}): acks of {} bytes, frames of {}, links up to {} "
-      "ms, bulk up to {} ms{}\n",
+      "seed {} (replay: simulation_test --seed {}): acks of {} bytes, frames of {}, at most {} "
+      "sequences, links up to {} ms, bulk up to {} ms{}\n",
       plan.seed, plan.seed, plan.options.ack_bytes, plan.options.min_frame_bytes,
-      ms(plan.link_delay), ms(plan.bulk_time), plan.slices ? ", in slices" : "");
+      plan.options.max_sequences, ms(plan.link_delay), ms(plan.bulk_time),
+      plan.slices ? ", in slices" : "");
   for (const NodePlan& node : plan.nodes) {
     text += "  " + node.id;
     for (const testing::FakeGroup& group : node.setup.backend.groups) {

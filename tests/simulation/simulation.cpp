@@ -343,8 +343,9 @@ class Run {
   // other (docs/limits.md) until that looks like standing still.
   [[nodiscard]] bool is_about_room(const std::string& reason) const {
     const bool two_routers = plan_.nodes[1].role == message::NodeRole::kRouter;
-    return reason.find("no room") != std::string::npos ||
-           (two_routers && reason.find("made no step") != std::string::npos);
+    const auto says = [&](const char* what) { return reason.find(what) != std::string::npos; };
+    return says("no room") || says("full") || says("too many") || says("wait already") ||
+           (two_routers && says("made no step"));
   }
 
   // Each router serves one more, at the first attempt; one after the other.
