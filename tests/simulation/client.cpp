@@ -41,12 +41,28 @@ std::shared_ptr<app::RequestStream> Client::start(const asio::any_io_executor& e
   return stream_;
 }
 
+Client::Client(RequestPlan plan, std::vector<std::vector<message::Token>> cold)
+    : plan_(std::move(plan)) {
+  for (std::vector<message::Token>& tokens : cold) {
+    choices_.push_back({std::move(tokens), 0, false});
+  }
+}
+
+std::size_t Client::tokens() const {
+  std::size_t count = 0;
+  for (const ChoiceState& choice : choices_) {
+    count += choice.tokens;
+  }
+  return count;
+}
+
 bool Client::wants_stop() {
-  if (state_ != State::kRunning || stopped_ || plan_.stop_at < 0 ||
-      tokens_ <= static_cast<std::size_t>(plan_.stop_at)) {
+  ChoiceState& choice = choices_.front();
+  if (state_ != State::kRunning || choice.stopped || plan_.stop_at < 0 ||
+      choice.tokens <= static_cast<std::size_t>(plan_.stop_at)) {
     return false;
   }
-  stopped_ = true;
+  choice.stopped = true;
   return true;
 }
 
@@ -75,13 +91,17 @@ std::string Client::look() {
 
 std::string Client::take(const message::Token& token) {
   const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
-  if (token.index != static_cast<std::int32_t>(tokens_)) {
-    return fmt::format("index {} came, {} is next", token.index, tokens_);
+  if (token.key.choice.value >= choices_.size()) {
+    return fmt::format("a token of choice {} came", token.key.choice.value);
   }
-  if (tokens_ >= cold_.size()) {
+  ChoiceState& choice = choices_[token.key.choice.value];
+  if (token.index != static_cast<std::int32_t>(choice.tokens)) {
+    return fmt::format("index {} came, {} is next", token.index, choice.tokens);
+  }
+  if (choice.tokens >= choice.cold.size()) {
     return fmt::format("token {} came after the last one", token.index);
   }
-  const message::Token& cold = cold_[tokens_++];
+  const message::Token& cold = choice.cold[choice.tokens++];
   if (token.token != cold.token || bits(token.logprob) != bits(cold.logprob) ||
       token.finish != cold.finish || token.top.size() != cold.top.size()) {
     return fmt::format("index {}: token {} logprob {:08x} finish {}; cold: {} {:08x} {}",
@@ -100,10 +120,11 @@ std::string Client::take(const message::Token& token) {
 
 std::string Client::take_end() {
   state_ = State::kCompleted;
-  const bool whole = tokens_ == cold_.size();
-  if (!whole && !stopped_) {
-    return fmt::format("the stream ended after {} of {} tokens and looks complete", tokens_,
-                       cold_.size());
+  for (const ChoiceState& choice : choices_) {
+    if (choice.tokens != choice.cold.size() && !choice.stopped) {
+      return fmt::format("the stream ended after {} of {} tokens and looks complete", choice.tokens,
+                         choice.cold.size());
+    }
   }
   return {};
 }

@@ -26,14 +26,15 @@ class Client {
     kCut,        // its router died
   };
 
-  Client(RequestPlan plan, std::vector<message::Token> cold)
-      : plan_(std::move(plan)), cold_(std::move(cold)) {}
+  // cold: what each choice must be.
+  Client(RequestPlan plan, std::vector<std::vector<message::Token>> cold);
 
   [[nodiscard]] const RequestPlan& plan() const { return plan_; }
   [[nodiscard]] RequestId id() const { return plan_.submit.key.request; }
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] bool over() const { return state_ != State::kWaiting && state_ != State::kRunning; }
-  [[nodiscard]] std::size_t tokens() const { return tokens_; }
+  [[nodiscard]] std::size_t tokens() const;  // of all choices
+  [[nodiscard]] std::size_t tokens(Choice choice) const { return choices_[choice.value].tokens; }
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
   std::shared_ptr<app::RequestStream> start(const asio::any_io_executor& executor);
@@ -44,7 +45,7 @@ class Client {
   [[nodiscard]] bool wants_stop();
   [[nodiscard]] bool wants_to_leave() const {
     return state_ == State::kRunning && plan_.cancel_after_tokens >= 0 &&
-           tokens_ >= static_cast<std::size_t>(plan_.cancel_after_tokens);
+           tokens() >= static_cast<std::size_t>(plan_.cancel_after_tokens);
   }
   void leave() { state_ = State::kLeft; }
   void cut() { state_ = State::kCut; }
@@ -54,11 +55,14 @@ class Client {
   std::string take_end();
 
   RequestPlan plan_;
-  std::vector<message::Token> cold_;
+  struct ChoiceState {
+    std::vector<message::Token> cold;
+    std::size_t tokens = 0;
+    bool stopped = false;
+  };
+  std::vector<ChoiceState> choices_;
   std::shared_ptr<app::RequestStream> stream_;
   State state_ = State::kWaiting;
-  std::size_t tokens_ = 0;
-  bool stopped_ = false;
   std::optional<Error> error_;
 };
 

@@ -144,6 +144,7 @@ void draw_requests(Draw& draw, Plan& plan) {
     if (draw.chance(12)) {
       request.cancel_after = microseconds(draw.in(0, 60'000));
     }
+    request.choices = draw.chance(15) ? draw.in(2, 3) : 1;
     if (draw.chance(12)) {
       request.stop_at = draw.in(0, request.submit.max_tokens - 1);
     }
@@ -210,6 +211,9 @@ Plan draw_plan(std::uint64_t seed) {
   plan.seed = seed;
   plan.options = draw_options(draw);
   plan.slices = draw.chance(50);
+  plan.policy = draw.one_of<router::PolicyKind>({router::PolicyKind::kLeastLoaded,
+                                                 router::PolicyKind::kRoundRobin,
+                                                 router::PolicyKind::kKvAware});
   plan.link_delay = microseconds(draw.one_of<std::int32_t>({0, 300, 3'000}));
   plan.bulk_time = microseconds(draw.one_of<std::int32_t>({0, 2'000, 30'000}));
   draw_nodes(draw, plan);
@@ -243,10 +247,10 @@ std::string describe(const Plan& plan) {
   };
   std::string text = fmt::format(
       "seed {} (replay: simulation_test --seed {}): acks of {} bytes, frames of {}, at most {} "
-      "sequences, links up to {} ms, bulk up to {} ms{}\n",
+      "sequences, links up to {} ms, bulk up to {} ms, policy {}{}\n",
       plan.seed, plan.seed, plan.options.ack_bytes, plan.options.min_frame_bytes,
       plan.options.max_sequences, ms(plan.link_delay), ms(plan.bulk_time),
-      plan.slices ? ", in slices" : "");
+      static_cast<int>(plan.policy), plan.slices ? ", in slices" : "");
   for (const NodePlan& node : plan.nodes) {
     text += "  " + node.id;
     for (const testing::FakeGroup& group : node.setup.backend.groups) {
@@ -267,6 +271,7 @@ std::string describe(const Plan& plan) {
     text += fmt::format("  {} at {} ms to {}: {} prompt tokens, at most {}, temperature {}",
                         to_string(submit.key.request).substr(0, 8), ms(request.at), request.router,
                         submit.prompt.size(), submit.max_tokens, submit.sampling.temperature);
+    text += request.choices > 1 ? fmt::format(", {} choices", request.choices) : "";
     if (request.cancel_after_tokens >= 0) {
       text += fmt::format(", leaves after {} tokens", request.cancel_after_tokens);
     }

@@ -6,6 +6,7 @@
 #include "baton/handoff/options.h"
 #include "baton/message/node.h"
 #include "baton/message/request.h"
+#include "baton/router/policy.h"
 
 #include "tests/handoff/cluster.h"
 #include <cstdint>
@@ -22,11 +23,12 @@ struct NodePlan {
 
 struct RequestPlan {
   message::Submit submit;
+  std::int32_t choices = 1;
   std::string router;
   Duration at{};
   std::int32_t cancel_after_tokens = -1;  // the client leaves; -1: it stays
   Duration cancel_after{-1};              // the same, by time; < 0: it stays
-  std::int32_t stop_at = -1;              // a stop string is complete with that index
+  std::int32_t stop_at = -1;              // the first choice's stop string is complete there
 };
 
 enum class FaultKind : std::uint8_t {
@@ -60,6 +62,7 @@ struct Plan {
   std::vector<NodePlan> nodes;          // routers first
   std::vector<RequestPlan> requests;
   std::vector<FaultPlan> faults;
+  router::PolicyKind policy = router::PolicyKind::kLeastLoaded;
   bool slices = false;    // handlers and engines interleave at random, not only when all is quiet
   Duration link_delay{};  // the most that a link always takes
   Duration bulk_time{};   // the most that a bulk frame takes to leave, and to land

@@ -122,7 +122,12 @@ class Run {
   }
 
   void add_client(const RequestPlan& request, TimePoint when) {
-    std::vector<message::Token> cold = cold_run(first_engine().setup, request.submit);
+    std::vector<std::vector<message::Token>> cold;
+    for (std::uint32_t choice = 0; choice < static_cast<std::uint32_t>(request.choices); ++choice) {
+      message::Submit submit = request.submit;
+      submit.key.choice = Choice{choice};
+      cold.push_back(cold_run(first_engine().setup, std::move(submit)));
+    }
     clients_.push_back(std::make_unique<Client>(request, std::move(cold)));
     Client* const client = clients_.back().get();
     at(when, [this, client] { send(*client); });
@@ -162,7 +167,11 @@ class Run {
       client.cut();
       return;
     }
-    router->start({request.submit}, std::move(stream));
+    std::vector<message::Submit> choices(static_cast<std::size_t>(request.choices), request.submit);
+    for (std::size_t choice = 0; choice < choices.size(); ++choice) {
+      choices[choice].key.choice = Choice{static_cast<std::uint32_t>(choice)};
+    }
+    router->start(std::move(choices), std::move(stream));
   }
 
   void leave(Client& client) {
@@ -231,6 +240,16 @@ class Run {
                    });
   }
 
+  static std::uint32_t attempts_of(const Client& client, Choice choice,
+                                   const router::RequestHistory& history) {
+    const auto tokens = static_cast<std::int32_t>(client.tokens(choice));
+    return static_cast<std::uint32_t>(std::count_if(
+        history.events.begin(), history.events.end(), [&](const router::HistoryEvent& event) {
+          return event.kind == router::EventKind::kSent && event.choice == choice &&
+                 event.tokens == tokens;
+        }));
+  }
+
   void judge(const Client& client, const app::OwnerView& view) {
     const Error& error = *client.error();
     const auto history =
@@ -244,9 +263,10 @@ class Run {
       }
       return;
     }
-    std::uint32_t attempts = 0;  // since the last token
-    for (const router::HistoryEvent& event : history->events) {
-      attempts += event.kind == router::EventKind::kSent && event.tokens == history->tokens ? 1 : 0;
+    std::uint32_t attempts = 0;  // since the last token, of the choice that has most
+    for (std::uint32_t choice = 0; choice < static_cast<std::uint32_t>(client.plan().choices);
+         ++choice) {
+      attempts = std::max(attempts, attempts_of(client, Choice{choice}, *history));
     }
     if (error.code == ErrorCode::kOverloaded && client.tokens() == 0 && attempts >= 2) {
       ++tally_.refused;  // 429: a node that had no room has none again
@@ -339,13 +359,10 @@ class Run {
     }
   }
 
-  // Two routers' requests may reach two full nodes in different orders, which then wait for each
-  // other (docs/limits.md) until that looks like standing still.
-  [[nodiscard]] bool is_about_room(const std::string& reason) const {
-    const bool two_routers = plan_.nodes[1].role == message::NodeRole::kRouter;
+  static bool is_about_room(const std::string& reason) {
     const auto says = [&](const char* what) { return reason.find(what) != std::string::npos; };
-    return says("no room") || says("full") || says("too many") || says("wait already") ||
-           (two_routers && says("made no step"));
+    return says("no room") || says("needed its room") || says("full") || says("too many") ||
+           says("wait already");
   }
 
   // Each router serves one more, at the first attempt; one after the other.

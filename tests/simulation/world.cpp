@@ -112,6 +112,8 @@ void World::start_router(const std::string& id) {
   node.in_use = [host] { return host->running > 0; };
   router::RouterOptions options;
   options.self = node.id;
+  options.policy = plan_.policy;
+  options.local_prefill_tokens = 16;  // prompts are short here
   // Longer than any fault: a request may end for want of a node only when none ever comes back.
   options.queue_deadline = seconds(20);
   host->loop = std::make_unique<app::OwnerLoop>(cluster.context.get_executor(), cluster.clock,
