@@ -112,6 +112,33 @@ TEST(Granted, PassesThoseThatAreNot) {
   node.release(kSecond.key);
 }
 
+// While the granted one cannot have enough, nobody else is let in to be sent away again. (The
+// simulation's seed 114: each turn of the loop did, without an end.)
+TEST(Granted, LetsNobodyInOnlyToSendThemAway) {
+  Ungranted node(64);
+  node.claims = true;
+  node.post(message::PrefillForHandoff{kFirst});
+  node.run_until_idle();
+  node.claims = false;
+  const message::Submit small = submit_of(7, 90, 10);
+  for (const message::Submit& submit : {small, submit_of(8, 150, 10), kSecond}) {
+    node.post(message::PrefillForHandoff{submit});
+  }
+  node.post(message::Granted{kSecond.key});
+  for (int turn = 0; turn < 20; ++turn) {
+    node.engine.run_once();
+    node.take_events();
+  }
+  EXPECT_LE(node.engine.stats().preemptions, 1U);
+  node.claims = true;
+  node.release(kFirst.key);
+  EXPECT_EQ(node.ids(kSecond.key)[0], node.reference(kSecond)[0]);
+  node.release(kSecond.key);
+  EXPECT_EQ(node.ids(small.key)[0], node.reference(small)[0]);
+  node.release(small.key);
+  node.release(key_of(8));
+}
+
 // What runs here for itself keeps its turn: nobody takes from it, and with nothing to take from
 // others it is not passed.
 TEST(Granted, LeavesLocalOnesTheirTurn) {

@@ -127,7 +127,11 @@ void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoi
     sequence.avoid.push_back(culprit);
   }
   // Everybody asked is full and nothing was promised yet: say so at once instead of making a queue.
-  const bool full = again && why.code == ErrorCode::kOverloaded && sequence.submit.emitted.empty();
+  const auto& choices = find(id)->choices;
+  const bool promised = std::any_of(choices.begin(), choices.end(), [](const auto& choice) {
+    return !choice->submit.emitted.empty();
+  });
+  const bool full = again && why.code == ErrorCode::kOverloaded && !promised;
   if (options_.local_engine || full || sequence.attempts >= options_.max_attempts) {
     fail_request(id, std::move(why), out);
     return;

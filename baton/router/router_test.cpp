@@ -644,6 +644,20 @@ TEST_F(RouterTest, FurtherChoicesOutliveTheFirst) {
   EXPECT_EQ(out.size(), 2U) << "two aborts of the first choice";
 }
 
+// "Full" may be an answer only before the first token of any of them.
+TEST_F(RouterTest, AFullNodeDoesNotEndTheChoicesThatRun) {
+  pair();
+  start(1, 2);
+  token("p", key(1, 1), 0);
+  EXPECT_EQ(only<SendDecode>(token("d", key(1, 1), 1)).submit.key, key(1, 1, 1));
+  EXPECT_EQ(only<SendDecode>(refused("d", key(1, 1, 1), true, ErrorCode::kOverloaded)).submit.key,
+            key(1, 2, 1));
+  EXPECT_TRUE(all<Fail>(refused("d", key(1, 2, 1), true, ErrorCode::kOverloaded)).empty());
+  EXPECT_EQ(only<SendDecode>(tick(kSecond)).submit.key, key(1, 3, 1)) << "it is tried again";
+  Commands out;
+  router_->client_gone({0, 1}, now_, out);
+}
+
 // Every event in every state, at random: indices out, per choice, are always 0, 1, 2, ... with the
 // right tokens; every request ends in exactly one way; no leg is counted for ever.
 TEST_F(RouterTest, RandomEventsNeverBreakTheStream) {
