@@ -24,7 +24,10 @@ def add_arguments(parser, kv_memory: str) -> None:
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/baton")
     parser.add_argument("--model", type=pathlib.Path, default=DEFAULT_MODEL)
     parser.add_argument("--kv-memory", default=kv_memory, help="of each node")
-    parser.add_argument("--masks", default="1,2", help="CPU masks (hex) of prefill and decode node")
+    cpus = sorted(os.sched_getaffinity(0))
+    first_two = f"{1 << cpus[0]:x},{1 << cpus[1 % len(cpus)]:x}"
+    parser.add_argument("--masks", default=first_two,
+                        help=f"CPU masks (hex) of prefill and decode node, default {first_two}")
     parser.add_argument("--json", type=pathlib.Path, help="file for everything measured")
 
 
