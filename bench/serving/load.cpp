@@ -7,6 +7,7 @@
 #include <boost/asio/use_future.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "bench/serving/stream_reader.h"
 #include <chrono>

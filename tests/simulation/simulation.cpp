@@ -171,7 +171,7 @@ class Run {
     for (std::size_t choice = 0; choice < choices.size(); ++choice) {
       choices[choice].key.choice = Choice{static_cast<std::uint32_t>(choice)};
     }
-    router->start(std::move(choices), std::move(stream));
+    router->start(std::move(choices), {}, std::move(stream));
   }
 
   void leave(Client& client) {
