@@ -22,7 +22,11 @@ void BatchScheduler::admit() {
   bool has_room = true;
   bool admitted = false;
   while (const auto key = has_room ? scheduler_.next_waiting() : std::nullopt) {
-    has_room = admit_one(*key) || admit_granted(*key);
+    // A prefill that nobody has room for would be sent away again for a granted one that waits.
+    const auto granted = scheduler_.first_granted();
+    const bool gives_way =
+        granted && *granted != *key && scheduler_.demand(*key).kind == sched::Kind::kHandoff;
+    has_room = (!gives_way && admit_one(*key)) || admit_granted(*key);
     admitted = admitted || has_room;
   }
   std::atomic<std::int64_t>& since = stats_.no_room_since_ns;
