@@ -175,7 +175,8 @@ void BatchScheduler::keep_arrived(const message::KvArrived& arrived) {
 Result<Sequence*> BatchScheduler::ingest_sequence_handoff(const message::Adopt& adopt) {
   const auto found = sequences_.find(adopt.key);
   if (found == sequences_.end()) {
-    // Aborted meanwhile; the lease has outlived that. All bytes have landed, and no Release follows.
+    // Aborted meanwhile; the lease has outlived that. All bytes have landed, and no Release
+    // follows.
     std::erase_if(leases_, [&](const auto& lease) { return lease.second.key == adopt.key; });
   }
   if (found == sequences_.end() || scheduler_.state(adopt.key) != sched::State::kReserved) {

@@ -336,26 +336,27 @@ TEST_F(ServerTest, BodyLimit) {
 
 TEST_F(ServerTest, MalformedRequestsAreRefused) {
   serve();
-  for (const char* bytes :
-       {"nonsense\r\n\r\n", "GET /echo HTTP/9.9\r\n\r\n", "GET  HTTP/1.1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\na",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
-        "chunked\r\n\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: "
-        "3\r\n\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, "
-        "chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
-        "GET /echo HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", "GET /echo HTTP/1.1\r\n\r\n",
-        "GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "GET /echo HTTP/1.1\nHost: x\n\n"}) {
+  const auto expect_refused = [&](const std::string& bytes) {
     Client client(server_->port());
     client.send(bytes);
     client.half_close();
     EXPECT_EQ(client.rest().find("HTTP/1.1 400 "), 0U) << bytes;
+  };
+  for (const char* bytes :
+       {"nonsense\r\n\r\n", "GET /echo HTTP/9.9\r\n\r\n", "GET  HTTP/1.1\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n", "GET /echo HTTP/1.1\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "GET /echo HTTP/1.1\nHost: x\n\n"}) {
+    expect_refused(bytes);
+  }
+  for (const char* rest : {"Content-Length: x\r\n\r\n", "Content-Length: -1\r\n\r\n",
+                           "Content-Length: 1\r\nContent-Length: 2\r\n\r\na",
+                           "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                           "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+                           "Transfer-Encoding: gzip\r\n\r\n",
+                           "Transfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+                           "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                           "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n"}) {
+    expect_refused("POST /echo HTTP/1.1\r\nHost: x\r\n" + std::string(rest));
   }
 }
 
