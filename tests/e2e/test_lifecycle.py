@@ -9,8 +9,9 @@ import subprocess
 import threading
 import time
 
-from harness.case import (COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, busy, completion,
-                          make_cluster, make_single, pair, patient, reference, single, token_prompt)
+from harness.case import (COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, begin_stream, busy,
+                          completion, make_cluster, make_single, pair, patient, read_rest,
+                          reference, single, token_prompt)
 from harness.client import Client, ConnectionFailed
 from harness.cluster import LOOPBACK
 from harness.metrics import scrape
@@ -21,23 +22,7 @@ LONG = completion(token_prompt(40), max_tokens=400, ignore_eos=True,
 
 
 def begin(nodes, body=LONG, tokens=3):
-    """A stream of which a few tokens have come; returns it with the iterator to go on with."""
-    stream = nodes.front.client(timeout_s=patient(60)).stream(COMPLETIONS, body)
-    assert stream.status == 200, stream.read_all().text
-    bodies = iter(stream)
-    for _ in range(tokens):
-        next(bodies)
-    return stream, bodies
-
-
-def finish(stream, bodies):
-    """Reads to the end, whichever it is."""
-    try:
-        for _ in bodies:
-            pass
-    except ConnectionFailed:
-        pass
-    return stream
+    return begin_stream(nodes.front, body, tokens)
 
 
 class EndedCase(E2eCase):
@@ -213,7 +198,7 @@ class DrainTest(EndedCase):
                         return True
 
                 wait_until(refuses, patient(5), "a draining node takes no new request")
-                finish(stream, bodies)
+                read_rest(stream, bodies)
                 self.assertTrue(stream.done)
                 self.assertEqual(stream.canonical(), reference(body).lines)
                 self.assertEqual(nodes.front.wait_exit(patient(10)), 0)
@@ -225,7 +210,7 @@ class DrainTest(EndedCase):
         stream, bodies = begin(nodes, body)
         for node in nodes.engines:
             node.signal(signal.SIGTERM)
-        finish(stream, bodies)
+        read_rest(stream, bodies)
         self.assertTrue(stream.done, stream.text[-300:])
         self.assertEqual(stream.canonical(), reference(body).lines)
         for node in nodes.engines:
@@ -237,7 +222,7 @@ class DrainTest(EndedCase):
         stream, bodies = begin(nodes, dict(LONG, max_tokens=6000))
         began = time.monotonic()
         nodes.front.signal(signal.SIGTERM)
-        finish(stream, bodies)
+        read_rest(stream, bodies)
         nodes.front.wait_exit(patient(5))
         self.assertLess(time.monotonic() - began, patient(5))
         self.assertFalse(stream.done)
@@ -294,7 +279,7 @@ class DeathTest(EndedCase):
         stream, bodies = begin(nodes)
         began = time.monotonic()
         nodes.decode[0].kill()
-        finish(stream, bodies)
+        read_rest(stream, bodies)
         self.assert_ended_honestly(stream, LONG, 30, began)
         wait_until(lambda: busy(scrape(nodes.prefill[0])) == (0, 0, 0), patient(10),
                    "the prefill node holds nothing")
@@ -307,7 +292,7 @@ class DeathTest(EndedCase):
         victim = next(node for node in nodes.decode if name in node.argv)
         began = time.monotonic()
         victim.kill()
-        finish(stream, bodies)
+        read_rest(stream, bodies)
         self.assert_ended_honestly(stream, LONG, 30, began)
         for seed in range(4):
             body = completion(token_prompt(64, seed=seed), max_tokens=6, **SEEDED)
@@ -340,7 +325,7 @@ class DeathTest(EndedCase):
         stream, bodies = begin(nodes, body, tokens=30)
         name = next(body["baton"]["decode_node"] for body in parsed(stream) if body.get("baton"))
         next(node for node in nodes.decode if name in node.argv).kill()
-        finish(stream, bodies)
+        read_rest(stream, bodies)
         self.assertTrue(stream.done, stream.text[-300:])
         self.assertEqual(stream.canonical(), reference(body).lines)
 
@@ -349,7 +334,7 @@ class DeathTest(EndedCase):
         nodes = self.start_own(make_cluster("kill-r", flags=["-t", 1]))
         stream, bodies = begin(nodes, dict(LONG, max_tokens=4000))
         nodes.router.kill()
-        finish(stream, bodies)
+        read_rest(stream, bodies)
         self.assertFalse(stream.done)
         self.wait_idle(nodes, seconds=8.0)
 

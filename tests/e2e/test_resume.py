@@ -5,9 +5,8 @@ import re
 import signal
 
 from harness.canonical import canonical
-from harness.case import (CHAT, COMPLETIONS, GREEDY, SEEDED, E2eCase, chat, completion, make_cluster, make_single,
-                          pair, path_of, patient, reference, single, token_prompt)
-from harness.client import ConnectionFailed
+from harness.case import (CHAT, COMPLETIONS, GREEDY, SEEDED, E2eCase, begin_stream, chat, completion, make_cluster,
+                          make_single, pair, path_of, patient, read_rest, reference, single, token_prompt)
 from harness.metrics import scrape
 
 USAGE = {"stream_options": {"include_usage": True}}
@@ -48,25 +47,6 @@ def read(node, body, last_id=None):
     stream = node.client(timeout_s=patient(60)).stream(path_of(body), body, last_id).read_all()
     if stream.status != 200:
         raise AssertionError(f"status {stream.status}: {stream.text}")
-    return stream
-
-
-def begin(node, body, events):
-    """A stream and its iterator, once so many events have come."""
-    stream = node.client(timeout_s=patient(60)).stream(path_of(body), body)
-    assert stream.status == 200, stream.read_all().text
-    bodies = iter(stream)
-    for _ in range(events):
-        next(bodies)
-    return stream, bodies
-
-
-def drain(stream, bodies):
-    try:
-        for _ in bodies:
-            pass
-    except ConnectionFailed:
-        pass
     return stream
 
 
@@ -113,7 +93,7 @@ class EventsTest(E2eCase):
                 next(bodies), next(bodies)  # one whole event at least
                 stream.close()
             else:
-                drain(stream, bodies)
+                read_rest(stream, bodies)
             if got:
                 got += cut(stream.whole)
             else:
@@ -166,7 +146,7 @@ class EventsTest(E2eCase):
             rest = read(single().front, body, id_of(events[number])).text
             self.assertEqual(without_place(rest), without_place("".join(events[number + 1:])))
         # And the other way there is not enough room, which is said.
-        stream, _ = begin(single().front, body, 3)
+        stream, _ = begin_stream(single().front, body, 3)
         stream.close()
         answer = small.client().stream(COMPLETIONS, body, stream.last_id).read_all()
         self.assertEqual(answer.status, 400, answer.text)
@@ -184,11 +164,11 @@ class LostOwnersTest(E2eCase):
                   chat("Write a story about a lighthouse.", max_tokens=160, ignore_eos=True, **GREEDY),
                   completion(token_prompt(33, seed=2), max_tokens=160, ignore_eos=True, temperature=1.0)]
         bodies = [dict(body, **USAGE) for body in bodies]
-        begun = [begin(killed, body, events=5) for body in bodies]
+        begun = [begin_stream(killed, body, events=5) for body in bodies]
         killed.kill()
         texts, ids = [], []
         for stream, rest in begun:
-            self.assertFalse(drain(stream, rest).done, "it ended before the kill: make it longer")
+            self.assertFalse(read_rest(stream, rest).done, "it ended before the kill: make it longer")
             texts.append(stream.whole)
             ids.append(stream.last_id)
         for number, body in enumerate(bodies):
@@ -201,7 +181,7 @@ class LostOwnersTest(E2eCase):
                 stopped.signal(signal.SIGTERM)
             begun[number] = stream, rest
         for number, (stream, rest) in enumerate(begun):
-            self.assertFalse(drain(stream, rest).done, "it ended before the stop: make it longer")
+            self.assertFalse(read_rest(stream, rest).done, "it ended before the stop: make it longer")
             self.assertIsNotNone(stream.error(), stream.text[-300:])
             texts[number] += "".join(event for event in cut(stream.whole) if id_of(event))
             ids[number] = stream.last_id

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import unittest
 
+from .client import ConnectionFailed
 from .cluster import Cluster, Single
 from .metrics import scrape
 from .node import wait_until
@@ -166,6 +167,26 @@ def ask(nodes, body, stream=False):
     if response.status != 200:
         raise AssertionError(f"status {response.status}: {response.text}")
     return Answer(canonical(response.text), [response.json()])
+
+
+def begin_stream(node, body, events):
+    """A stream and its iterator, once so many events have come."""
+    stream = node.client(timeout_s=patient(60)).stream(path_of(body), body)
+    assert stream.status == 200, stream.read_all().text
+    bodies = iter(stream)
+    for _ in range(events):
+        next(bodies)
+    return stream, bodies
+
+
+def read_rest(stream, bodies):
+    """Reads to the end, whichever it is."""
+    try:
+        for _ in bodies:
+            pass
+    except ConnectionFailed:
+        pass
+    return stream
 
 
 def ask_all(nodes, bodies, stream=True):
