@@ -12,6 +12,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from support import breaking  # noqa: E402
 
 SIMULATION = "simulation_test"
+# Of these the simulation sees nothing: its links keep their order, an Ack that comes twice does harm
+# only where two frames share a block, what is left of an ended epoch finds no sequence. Unit tests
+# see the first and the last; nobody sees the second yet.
+ROUTER, HANDOFF = "router_test", "handoff_test"
 SEEDS = 1000
 
 # (rule, what is broken, file, old text, new text, tests that must fail)
@@ -25,7 +29,7 @@ BREAKS = [
      "baton/router/router.cpp",
      "const auto at = sequence.ahead.find(sequence.next_index());",
      "const auto at = sequence.ahead.begin();",
-     [SIMULATION]),
+     [ROUTER]),
     ("router", "a replay does not tell what was emitted",
      "baton/router/attempts.cpp",
      "  ++sequence.submit.key.epoch.value;\n  ++sequence.attempts;\n"
@@ -47,7 +51,7 @@ BREAKS = [
      "baton/handoff/send_handoff.cpp",
      "if (frame.acked || frame.blocks.group != range.group() ||",
      "if (frame.blocks.group != range.group() ||",
-     [SIMULATION]),
+     [HANDOFF]),
     ("lease", "a reservation whose bytes have landed is not given back",
      "baton/handoff/decode_role.cpp",
      "  if (landed) {\n    context_.outbox.engine(message::Release{entry.lease});\n",
@@ -89,7 +93,7 @@ BREAKS = [
      "baton/handoff/late.cpp",
      "return found != epochs_.end() && epoch <= found->second;",
      "return found != epochs_.end() && epoch < found->second;",
-     [SIMULATION]),
+     [HANDOFF]),
 ]
 
 if __name__ == "__main__":
