@@ -3,6 +3,7 @@
 #include "baton/net/address.h"
 #include "baton/net/async_clock.h"
 #include "baton/net/event_loop.h"
+#include "baton/net/stream_pair_for_test.h"
 #include "baton/net/task_group.h"
 #include "baton/net/tcp.h"
 
@@ -229,41 +230,7 @@ TEST(WithDeadline, InTimeAndLate) {
 
 // ---- sockets ----------------------------------------------------------------------------------
 
-struct Pair {
-  std::unique_ptr<TcpStream> client;
-  std::unique_ptr<TcpStream> server;
-};
-
-asio::awaitable<void> make_pair(Pair* pair) {
-  // Aggregates are named before a co_await: g++ 12 destroys such temporaries twice.
-  const auto executor = co_await asio::this_coro::executor;
-  HostPort address{"127.0.0.1", 0};
-  auto acceptor = listen(executor, address);
-  EXPECT_TRUE(acceptor.has_value());
-  address = local_address(*acceptor);
-  const SocketOptions options;
-  auto socket = co_await connect(address, seconds(5), options);
-  EXPECT_TRUE(socket.has_value()) << (socket ? "" : socket.error().message);
-  auto accepted = co_await acceptor->async_accept(asio::use_awaitable);
-  pair->client = std::make_unique<TcpStream>(*std::move(socket));
-  pair->server = std::make_unique<TcpStream>(std::move(accepted));
-}
-
-class Sockets : public ::testing::Test {
- protected:
-  template <class... Tasks>
-  void run(Tasks... tasks) {
-    (group_.spawn(std::move(tasks)), ...);
-    context_.restart();
-    context_.run();
-    EXPECT_EQ(group_.size(), 0U);
-  }
-  void SetUp() override { run(make_pair(&pair_)); }
-
-  asio::io_context context_;
-  TaskGroup group_{context_.get_executor()};
-  Pair pair_;
-};
+using Sockets = StreamPairTest;
 
 asio::awaitable<void> write_parts(TcpStream* stream, std::vector<iovec> parts, Status* status,
                                   Duration stall = seconds(10)) {

@@ -1,8 +1,7 @@
 // TLS: what is wrong with the files, and TcpStream over it on loopback: bytes, deadlines, closing,
 // and every way in which two sides do not fit.
 #include "baton/net/event_loop.h"
-#include "baton/net/task_group.h"
-#include "baton/net/tcp.h"
+#include "baton/net/stream_pair_for_test.h"
 
 #include <gtest/gtest.h>
 
@@ -53,27 +52,6 @@ TEST(TlsFiles, EachMistakeNamesItsFlag) {
 
 // ---- streams ----------------------------------------------------------------------------------
 
-struct Ends {
-  std::unique_ptr<TcpStream> client;
-  std::unique_ptr<TcpStream> server;
-  Status client_status;
-  Status server_status;
-};
-
-asio::awaitable<void> connect_ends(Ends* ends) {
-  const auto executor = co_await asio::this_coro::executor;
-  HostPort address{"127.0.0.1", 0};
-  auto acceptor = listen(executor, address);
-  EXPECT_TRUE(acceptor.has_value());
-  address = local_address(*acceptor);
-  const SocketOptions options;
-  auto socket = co_await connect(address, seconds(5), options);
-  EXPECT_TRUE(socket.has_value());
-  auto accepted = co_await acceptor->async_accept(asio::use_awaitable);
-  ends->client = std::make_unique<TcpStream>(*std::move(socket));
-  ends->server = std::make_unique<TcpStream>(std::move(accepted));
-}
-
 asio::awaitable<void> start(TcpStream* stream, std::shared_ptr<const TlsContext> context,
                             TlsRole role, Status* status, Duration stall = seconds(10)) {
   *status = co_await stream->start_tls(std::move(context), role, stall);
@@ -100,25 +78,17 @@ std::vector<std::byte> noise(std::size_t bytes) {
   return data;
 }
 
-class TlsStreams : public ::testing::Test {
+class TlsStreams : public StreamPairTest {
  protected:
-  template <class... Tasks>
-  void run(Tasks... tasks) {
-    (group_.spawn(std::move(tasks)), ...);
-    context_.restart();
-    context_.run();
-    EXPECT_EQ(group_.size(), 0U);
-  }
-  void SetUp() override { run(connect_ends(&ends_)); }
   // Both ends' handshakes, to their ends.
   void shake(std::shared_ptr<const TlsContext> client, std::shared_ptr<const TlsContext> server) {
-    run(start(ends_.client.get(), std::move(client), TlsRole::kClient, &ends_.client_status),
-        start(ends_.server.get(), std::move(server), TlsRole::kServer, &ends_.server_status));
+    run(start(pair_.client.get(), std::move(client), TlsRole::kClient, &client_status_),
+        start(pair_.server.get(), std::move(server), TlsRole::kServer, &server_status_));
   }
   void shake() {
     shake(ca_.node("client"), ca_.node("server"));
-    ASSERT_TRUE(ends_.client_status.has_value()) << ends_.client_status.error().message;
-    ASSERT_TRUE(ends_.server_status.has_value()) << ends_.server_status.error().message;
+    ASSERT_TRUE(client_status_.has_value()) << client_status_.error().message;
+    ASSERT_TRUE(server_status_.has_value()) << server_status_.error().message;
   }
   static void expect_mismatch(const Status& status, const std::string& word) {
     ASSERT_FALSE(status.has_value());
@@ -127,9 +97,8 @@ class TlsStreams : public ::testing::Test {
   }
 
   TestAuthority ca_;
-  asio::io_context context_;
-  TaskGroup group_{context_.get_executor()};
-  Ends ends_;
+  Status client_status_;
+  Status server_status_;
 };
 
 TEST_F(TlsStreams, ManyPartsArriveWholeBothWaysAtOnce) {
@@ -145,8 +114,8 @@ TEST_F(TlsStreams, ManyPartsArriveWholeBothWaysAtOnce) {
   std::vector<std::byte> there(sent.size());
   std::vector<std::byte> back(sent.size());
   Status status[4];
-  run(write(ends_.client.get(), parts, &status[0]), read(ends_.server.get(), there, &status[1]),
-      write(ends_.server.get(), parts, &status[2]), read(ends_.client.get(), back, &status[3]));
+  run(write(pair_.client.get(), parts, &status[0]), read(pair_.server.get(), there, &status[1]),
+      write(pair_.server.get(), parts, &status[2]), read(pair_.client.get(), back, &status[3]));
   for (const Status& one : status) {
     EXPECT_TRUE(one.has_value());
   }
@@ -158,16 +127,16 @@ TEST_F(TlsStreams, GoesOnOnAnotherExecutor) {
   shake();
   EventLoop loop("test-other");
   const auto sent = noise(300'000);
-  auto moved = ends_.server->release_to(loop.executor());
+  auto moved = pair_.server->release_to(loop.executor());
   ASSERT_TRUE(moved->is_open());
-  EXPECT_FALSE(ends_.server->is_open());
+  EXPECT_FALSE(pair_.server->is_open());
   std::vector<std::byte> got(sent.size());
   Status wrote;
   Status received;
   std::promise<void> done;
   asio::co_spawn(loop.executor(), read(moved.get(), got, &received),
                  [&](const std::exception_ptr&) { done.set_value(); });
-  run(write(ends_.client.get(), {iovec{const_cast<std::byte*>(sent.data()), sent.size()}}, &wrote));
+  run(write(pair_.client.get(), {iovec{const_cast<std::byte*>(sent.data()), sent.size()}}, &wrote));
   done.get_future().get();
   EXPECT_TRUE(wrote.has_value());
   ASSERT_TRUE(received.has_value()) << received.error().message;
@@ -182,17 +151,17 @@ TEST_F(TlsStreams, GoesOnOnAnotherExecutor) {
 
 TEST_F(TlsStreams, ClosingIsSeen) {
   shake();
-  EXPECT_TRUE(ends_.client->looks_alive());
-  EXPECT_TRUE(ends_.server->looks_alive());
-  ends_.server->shutdown_send();
+  EXPECT_TRUE(pair_.client->looks_alive());
+  EXPECT_TRUE(pair_.server->looks_alive());
+  pair_.server->shutdown_send();
   std::vector<std::byte> into(1);
   Status status;
-  run(read(ends_.client.get(), into, &status));
+  run(read(pair_.client.get(), into, &status));
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
-  EXPECT_FALSE(ends_.client->looks_alive());
-  ends_.client->close();
-  run(read(ends_.server.get(), into, &status));
+  EXPECT_FALSE(pair_.client->looks_alive());
+  pair_.client->close();
+  run(read(pair_.server.get(), into, &status));
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
 }
@@ -201,10 +170,10 @@ TEST_F(TlsStreams, AStalledReaderMeetsTheDeadline) {
   shake();
   std::vector<std::byte> sent(64 << 20);
   Status wrote;
-  run(write(ends_.client.get(), {iovec{sent.data(), sent.size()}}, &wrote, milliseconds(50)));
+  run(write(pair_.client.get(), {iovec{sent.data(), sent.size()}}, &wrote, milliseconds(50)));
   ASSERT_FALSE(wrote.has_value());
   EXPECT_EQ(wrote.error().code, ErrorCode::kDeadlineExceeded);
-  EXPECT_FALSE(ends_.client->is_open());
+  EXPECT_FALSE(pair_.client->is_open());
 }
 
 // Client and server with a man between them, who notes what passes and flips one bit of the byte
@@ -234,9 +203,9 @@ class TlsRelay : public TlsStreams {
 
   // The client says `text`; what the server makes of it. `seen_`: all that the client sent.
   Status say(const std::string& text, std::size_t flip_at) {
-    Ends behind;
-    run(connect_ends(&ends_));
-    run(connect_ends(&behind));
+    StreamPair behind;
+    run(connect_pair(&pair_));
+    run(connect_pair(&behind));
     seen_.clear();
     std::vector<std::byte> back;
     Status client;
@@ -260,9 +229,9 @@ class TlsRelay : public TlsStreams {
       }
       stream->shutdown_send();
     };
-    run(client_side(ends_.client.get(), ca_.node("client"), text, &client),
-        relay(ends_.server.get(), behind.client.get(), &seen_, flip_at),
-        relay(behind.client.get(), ends_.server.get(), &back, kNever),
+    run(client_side(pair_.client.get(), ca_.node("client"), text, &client),
+        relay(pair_.server.get(), behind.client.get(), &seen_, flip_at),
+        relay(behind.client.get(), pair_.server.get(), &back, kNever),
         server_side(behind.server.get(), ca_.node("server"), got_, &server));
     return server;
   }
@@ -290,8 +259,8 @@ TEST_F(TlsRelay, WhoListensSeesNothingAndWhoFlipsABitIsNoticed) {
 TEST_F(TlsStreams, AnotherCa) {
   TestAuthority other;
   shake(other.node("client"), ca_.node("server"));
-  expect_mismatch(ends_.client_status, "its certificate is not accepted");  // and says so:
-  expect_mismatch(ends_.server_status, "refused us");
+  expect_mismatch(client_status_, "its certificate is not accepted");  // and says so:
+  expect_mismatch(server_status_, "refused us");
 }
 
 // In TLS 1.3 the client has finished before the server looks at its certificate.
@@ -310,50 +279,50 @@ TEST_F(TlsStreams, AClientOfAnotherCaThatTrustsTheServer) {
     }
     stream->close();
   };
-  run(greet_and_read(ends_.client.get(), other.context(files), into, &client),
-      start(ends_.server.get(), ca_.node("server"), TlsRole::kServer, &ends_.server_status));
-  expect_mismatch(ends_.server_status, "its certificate is not accepted");
+  run(greet_and_read(pair_.client.get(), other.context(files), into, &client),
+      start(pair_.server.get(), ca_.node("server"), TlsRole::kServer, &server_status_));
+  expect_mismatch(server_status_, "its certificate is not accepted");
   expect_mismatch(client, "refused us");
 }
 
 TEST_F(TlsStreams, ExpiredOnEitherSide) {
   shake(ca_.node("client"), ca_.context(ca_.issue("server", -7200, -3600)));
-  expect_mismatch(ends_.client_status, "certificate has expired");
-  expect_mismatch(ends_.server_status, "expired");
-  run(connect_ends(&ends_));
+  expect_mismatch(client_status_, "certificate has expired");
+  expect_mismatch(server_status_, "expired");
+  run(connect_pair(&pair_));
   shake(ca_.context(ca_.issue("client", -7200, -3600)), ca_.node("server"));
-  expect_mismatch(ends_.server_status, "certificate has expired");
-  run(connect_ends(&ends_));
+  expect_mismatch(server_status_, "certificate has expired");
+  run(connect_pair(&pair_));
   shake(ca_.context(ca_.issue("client", 3600, 7200)), ca_.node("server"));
-  expect_mismatch(ends_.server_status, "not yet valid");
+  expect_mismatch(server_status_, "not yet valid");
 }
 
 TEST_F(TlsStreams, AClientThatSpeaksPlain) {
   std::vector<std::byte> hello(64, std::byte{'B'});
   Status wrote;
-  run(start(ends_.server.get(), ca_.node("server"), TlsRole::kServer, &ends_.server_status),
+  run(start(pair_.server.get(), ca_.node("server"), TlsRole::kServer, &server_status_),
       [](TcpStream* stream, std::vector<std::byte>* bytes,
          Status* status) -> asio::awaitable<void> {
         std::vector<iovec> parts(1, iovec{bytes->data(), bytes->size()});
         *status = co_await stream->write_all(std::move(parts), seconds(1));
         stream->shutdown_send();
-      }(ends_.client.get(), &hello, &wrote));
+      }(pair_.client.get(), &hello, &wrote));
   EXPECT_TRUE(wrote.has_value());
-  expect_mismatch(ends_.server_status, "does not speak TLS");
+  expect_mismatch(server_status_, "does not speak TLS");
 }
 
 TEST_F(TlsStreams, AServerThatClosesOnUs) {
-  ends_.server->close();
-  run(start(ends_.client.get(), ca_.node("client"), TlsRole::kClient, &ends_.client_status));
-  expect_mismatch(ends_.client_status, "does it speak TLS?");
-  EXPECT_EQ(ends_.client_status.error().code, ErrorCode::kPeerLost);
+  pair_.server->close();
+  run(start(pair_.client.get(), ca_.node("client"), TlsRole::kClient, &client_status_));
+  expect_mismatch(client_status_, "does it speak TLS?");
+  EXPECT_EQ(client_status_.error().code, ErrorCode::kPeerLost);
 }
 
 TEST_F(TlsStreams, ASilentServerMeetsTheDeadline) {
-  run(start(ends_.client.get(), ca_.node("client"), TlsRole::kClient, &ends_.client_status,
+  run(start(pair_.client.get(), ca_.node("client"), TlsRole::kClient, &client_status_,
             milliseconds(50)));
-  ASSERT_FALSE(ends_.client_status.has_value());
-  EXPECT_EQ(ends_.client_status.error().code, ErrorCode::kDeadlineExceeded);
+  ASSERT_FALSE(client_status_.has_value());
+  EXPECT_EQ(client_status_.error().code, ErrorCode::kDeadlineExceeded);
 }
 
 }  // namespace

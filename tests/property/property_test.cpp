@@ -9,21 +9,15 @@
 #include <gtest/gtest.h>
 
 #include "tests/property/property_run.h"
-#include <cstdlib>
+#include "tests/support/seed_options.h"
 #include <string>
-#include <string_view>
 
 namespace baton::property {
 namespace {
 
 constexpr std::uint64_t kCiSchedules = 200;
 
-struct Options {
-  std::uint64_t first = 1;
-  std::uint64_t schedules = kCiSchedules;
-  bool one = false;
-};
-Options options;
+testing::SeedOptions options{1, kCiSchedules, false};
 
 std::vector<std::string> isas_here() {
   std::vector<std::string> isas = {"ref"};
@@ -56,7 +50,7 @@ TEST(Property, EveryStreamIsTheColdRun) {
     limits.kv_dtypes.push_back(supported_kv_dtypes(model));
   }
   Tally tally;
-  for (std::uint64_t seed = options.first; seed < options.first + options.schedules; ++seed) {
+  for (std::uint64_t seed = options.first; seed < options.first + options.count; ++seed) {
     const Schedule schedule = draw_schedule(seed, limits);
     if (options.one) {
       fmt::print("{}", describe(schedule));
@@ -69,7 +63,7 @@ TEST(Property, EveryStreamIsTheColdRun) {
     }
   }
   fmt::print("{}\n", describe(tally));
-  if (options.schedules >= kCiSchedules) {  // else the suite proves less than it says
+  if (options.count >= kCiSchedules) {  // else the suite proves less than it says
     EXPECT_GT(tally.preemptions, 100U);
     EXPECT_GT(tally.handoffs, 80U);
     EXPECT_GT(tally.cached_tokens, 5000U);
@@ -79,37 +73,12 @@ TEST(Property, EveryStreamIsTheColdRun) {
   }
 }
 
-std::uint64_t number(const char* text) {
-  char* end = nullptr;
-  const std::uint64_t value = std::strtoull(text, &end, 10);
-  if (end == text || *end != '\0') {
-    fmt::print(stderr, "'{}' is not a number\n", text);
-    std::exit(2);
-  }
-  return value;
-}
-
-void read_options(int argc, char** argv) {
-  if (const char* schedules = std::getenv("BATON_PROPERTY_SCHEDULES")) {
-    options.schedules = number(schedules);
-  }
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view flag = argv[i];
-    if (flag == "--seed") {
-      options = {number(argv[i + 1]), 1, true};
-    } else if (flag == "--schedules") {
-      options.schedules = number(argv[i + 1]);
-    } else if (flag == "--first") {
-      options.first = number(argv[i + 1]);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace baton::property
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  baton::property::read_options(argc, argv);
+  baton::testing::read_seed_options(argc, argv, "--schedules", "BATON_PROPERTY_SCHEDULES",
+                                    baton::property::options);
   return RUN_ALL_TESTS();
 }

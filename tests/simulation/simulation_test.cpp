@@ -11,24 +11,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "tests/support/seed_options.h"
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <string>
-#include <string_view>
 
 namespace baton::simulation {
 namespace {
 
 constexpr std::uint64_t kCiSeeds = 1000;
 
-struct Options {
-  std::uint64_t first = 1;
-  std::uint64_t seeds = kCiSeeds;
-  bool one = false;
-};
-Options options;
+testing::SeedOptions options{1, kCiSeeds, false};
 // What to say should a check of the code under test end the process.
 std::array<char, 80> last_words{};
 
@@ -52,7 +46,7 @@ bool run_seed(std::uint64_t seed, Tally& tally) {
 
 TEST(Simulation, EverySeedKeepsThePromise) {
   Tally tally;
-  for (std::uint64_t seed = options.first; seed < options.first + options.seeds; ++seed) {
+  for (std::uint64_t seed = options.first; seed < options.first + options.count; ++seed) {
     ASSERT_TRUE(run_seed(seed, tally));
     if (tally.runs % 2000 == 0) {
       fmt::print("{}\n", describe(tally));
@@ -77,32 +71,6 @@ TEST(Simulation, OneSeedIsOneRun) {
   }
 }
 
-std::uint64_t number(const char* text) {
-  char* end = nullptr;
-  const std::uint64_t value = std::strtoull(text, &end, 10);
-  if (end == text || *end != '\0') {
-    fmt::print(stderr, "'{}' is not a number\n", text);
-    std::exit(2);
-  }
-  return value;
-}
-
-void read_options(int argc, char** argv) {
-  if (const char* seeds = std::getenv("BATON_SIMULATION_SEEDS")) {
-    options.seeds = number(seeds);
-  }
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view flag = argv[i];
-    if (flag == "--seed") {
-      options = {number(argv[i + 1]), 1, true};
-    } else if (flag == "--seeds") {
-      options.seeds = number(argv[i + 1]);
-    } else if (flag == "--first") {
-      options.first = number(argv[i + 1]);
-    }
-  }
-}
-
 extern "C" void on_abort(int /*signal*/) {
   static_cast<void>(!::write(STDERR_FILENO, last_words.data(), std::strlen(last_words.data())));
 }
@@ -112,7 +80,8 @@ extern "C" void on_abort(int /*signal*/) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  baton::simulation::read_options(argc, argv);
+  baton::testing::read_seed_options(argc, argv, "--seeds", "BATON_SIMULATION_SEEDS",
+                                    baton::simulation::options);
   spdlog::set_level(baton::simulation::options.one ? spdlog::level::warn : spdlog::level::off);
   static_cast<void>(std::signal(SIGABRT, baton::simulation::on_abort));
   return RUN_ALL_TESTS();
