@@ -28,16 +28,25 @@ CLI::Option* flag(CLI::App& app, const std::string& names, T& value, const std::
   return app.add_option(names, value, help)->envname(variable_name(names))->capture_default_str();
 }
 
-// One of the map's names, any case. The help lists the names, not the values they stand for.
+// One of the map's names (lower case), given in any case, for an enumeration. The help lists the
+// names, not the values they stand for.
 template <class T>
 CLI::Validator one_of(const std::map<std::string, T>& names) {
   std::vector<std::string> shown;
   for (const auto& [name, value] : names) {
     shown.push_back(name);
   }
-  CLI::CheckedTransformer transformer(names, CLI::ignore_case);
-  transformer.description(fmt::format("{{{}}}", fmt::join(shown, ",")));
-  return transformer;
+  const std::string list = fmt::format("{{{}}}", fmt::join(shown, ","));
+  const auto to_number = [names, list](std::string& given) {
+    for (const auto& [name, value] : names) {
+      if (CLI::detail::to_lower(given) == name) {
+        given = std::to_string(static_cast<int>(value));
+        return std::string();
+      }
+    }
+    return fmt::format("{} not in {}", given, list);
+  };
+  return {to_number, list};
 }
 
 }  // namespace baton::app

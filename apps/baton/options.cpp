@@ -23,6 +23,10 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
       {"prefill", message::NodeRole::kPrefill},
       {"decode", message::NodeRole::kDecode},
       {"router", message::NodeRole::kRouter}};
+  static const std::map<std::string, router::PolicyKind> policies = {
+      {"round-robin", router::PolicyKind::kRoundRobin},
+      {"least-loaded", router::PolicyKind::kLeastLoaded},
+      {"kv-aware", router::PolicyKind::kKvAware}};
   flag(app, "--node-role", options.role, "single, prefill, decode or router")
       ->transform(one_of(roles))
       ->default_str("single");
@@ -35,7 +39,8 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--policy", options.policy,
        "how a router picks nodes: least-loaded, round-robin, or kv-aware (who probably has the "
        "prompt's KV, weighed against load)")
-      ->check(CLI::IsMember({"least-loaded", "round-robin", "kv-aware"}));
+      ->transform(one_of(policies))
+      ->default_str("least-loaded");
   flag(app, "--local-prefill-tokens", options.local_prefill_tokens,
        "kv-aware: a prompt of which the decode node lacks at most so many tokens is computed there")
       ->check(CLI::Range(0, 1 << 20));

@@ -6,6 +6,7 @@
 #include "baton/base/result.h"
 #include "baton/kv/layout.h"
 #include "baton/message/node.h"
+#include "baton/router/policy.h"
 
 #include "apps/baton/bench_engine.h"
 #include "apps/baton/bench_perplexity.h"
@@ -31,7 +32,7 @@ struct ServeOptions {
   std::string serving_bind;   // host:port of the node protocol; prefill and decode nodes need it
   std::string prefill_peers;  // "a:1,b:2"
   std::string decode_peers;
-  std::string policy = "least-loaded";
+  router::PolicyKind policy = router::PolicyKind::kLeastLoaded;
   int local_prefill_tokens = 64;
   std::vector<std::string> api_keys;
 

@@ -73,7 +73,7 @@ router::RouterOptions router_options(const ServeOptions& options, const EngineHo
   result.local_engine = options.role == NodeRole::kSingle;
   result.self = NodeId{options.node_id};
   result.exactness_tag = engine == nullptr ? "" : engine->info().exactness_tag;
-  result.policy = or_die(router::parse_policy(options.policy));
+  result.policy = options.policy;
   result.local_prefill_tokens = options.local_prefill_tokens;
   result.max_active = static_cast<std::size_t>(options.max_queue);
   result.queue_deadline = std::chrono::milliseconds(options.queue_deadline_ms);

@@ -57,21 +57,6 @@ std::vector<const NodeRecord*> with_partner(const std::vector<const NodeRecord*>
 
 }  // namespace
 
-Result<PolicyKind> parse_policy(std::string_view name) {
-  if (name == "round-robin") {
-    return PolicyKind::kRoundRobin;
-  }
-  if (name == "least-loaded") {
-    return PolicyKind::kLeastLoaded;
-  }
-  if (name == "kv-aware") {
-    return PolicyKind::kKvAware;
-  }
-  return fail(ErrorCode::kInvalidArgument,
-              "'" + std::string(name) + "' is no policy: round-robin, least-loaded or kv-aware",
-              "policy");
-}
-
 // Tokens to compute until this one has its first: what waits there, what it lacks.
 std::int64_t Policy::cost(const NodeRecord& node, const Wish& wish) const {
   const auto sequences = static_cast<std::int64_t>(load_of(node));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "baton/base/ids.h"
-#include "baton/base/result.h"
 #include "baton/cluster/records.h"
 #include "baton/router/prefix_map.h"
 
@@ -10,14 +9,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace baton::router {
 
 enum class PolicyKind : std::uint8_t { kRoundRobin, kLeastLoaded, kKvAware };
-// "round-robin", "least-loaded", "kv-aware". Errors: kInvalidArgument.
-Result<PolicyKind> parse_policy(std::string_view name);
 
 // One of the two may be empty: the other node does both.
 struct Pick {
