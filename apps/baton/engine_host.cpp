@@ -17,8 +17,6 @@ namespace {
 constexpr std::size_t kEventCapacity = 65'536;
 // Rows of one step. Larger prefill chunks gain nothing once weights are reused 512 times.
 constexpr std::int32_t kMaxStepTokens = 512;
-// A step may take seconds with a slow CPU and large chunks; the loop itself wakes each second.
-constexpr Duration kStuckAfter = std::chrono::seconds(5);
 
 class ProgressBar {
  public:
@@ -61,7 +59,7 @@ backend::CpuBackendOptions backend_options(const ServeOptions& options) {
 }  // namespace
 
 EngineHost::EngineHost(const ServeOptions& options, const Clock& clock)
-    : clock_(clock), events_(kEventCapacity) {
+    : clock_(clock), stall_(std::chrono::milliseconds(options.stall_ms)), events_(kEventCapacity) {
   ProgressBar bar;
   auto made = backend::make_cpu_backend(
       backend_options(options),
@@ -102,7 +100,7 @@ void EngineHost::stop() {
 
 bool EngineHost::alive() const {
   const TimePoint seen(Duration(stats().last_turn_ns.load(std::memory_order_relaxed)));
-  return clock_.now() - seen < kStuckAfter;
+  return clock_.now() - seen < stall_;
 }
 
 Duration EngineHost::without_room() const {

@@ -24,7 +24,7 @@ class EngineHost {
   void start();
   // Ends the thread; what runs ends as aborted. Idempotent.
   void stop();
-  // False once the engine thread has not come round for kStuckAfter.
+  // False once the engine thread has not come round for --stall-ms.
   [[nodiscard]] bool alive() const;
   // For how long the pool has had no room for whoever is next; 0: it has. Thread: any.
   [[nodiscard]] Duration without_room() const;
@@ -39,6 +39,7 @@ class EngineHost {
 
  private:
   const Clock& clock_;
+  const Duration stall_;
   engine::EventQueue events_;
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<engine::BatchScheduler> scheduler_;

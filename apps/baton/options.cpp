@@ -100,10 +100,16 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--write-timeout-ms", options.write_timeout_ms,
        "a client that reads nothing that long is dropped")
       ->check(CLI::PositiveNumber);
+  flag(app, "--sse-ping-interval", options.sse_ping_interval_s,
+       "seconds between comments that keep proxies from cutting a silent stream; 0: none")
+      ->check(CLI::Range(0.0, 86'400.0));
   flag(app, "--beat-interval-ms", options.beat_interval_ms, "heartbeat interval between nodes")
       ->check(CLI::PositiveNumber);
   flag(app, "--lease-ms", options.lease_ms, "silence after which a peer is dead")
       ->check(CLI::PositiveNumber);
+  flag(app, "--stall-ms", options.stall_ms,
+       "time without a step after which a node that has work is stuck")
+      ->check(CLI::Range(2'000, 3'600'000));  // an idle loop turns once a second
   flag(app, "--handoff-deadline-ms", options.handoff_deadline_ms, "longest time of one KV transfer")
       ->check(CLI::PositiveNumber);
   flag(app, "--stream-kv", options.stream_kv,

@@ -64,8 +64,10 @@ struct ServeOptions {
   int queue_deadline_ms = 60'000;
   int request_deadline_ms = 600'000;
   int write_timeout_ms = 30'000;
+  double sse_ping_interval_s = 15;  // proxies cut silent streams after 30-60 s
   int beat_interval_ms = 250;
   int lease_ms = 3'000;
+  int stall_ms = 5'000;  // a step may take seconds with a slow CPU and large chunks
   int handoff_deadline_ms = 60'000;
   std::string stream_kv = "on";
   int bulk_connections = 2;

@@ -12,8 +12,6 @@ namespace {
 
 // Deadlines are seconds, so a twentieth of a second is exact enough and costs nothing.
 constexpr Duration kTick = std::chrono::milliseconds(50);
-// Proxies cut silent streams after 30-60 s.
-constexpr Duration kPingInterval = std::chrono::seconds(15);
 
 template <class... Cases>
 struct Overloaded : Cases... {
@@ -26,13 +24,14 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 OwnerLoop::OwnerLoop(asio::any_io_executor control, net::AsyncClock& clock,
                      router::RouterOptions options, engine::BatchScheduler* engine,
-                     handoff::Owner* owner)
+                     handoff::Owner* owner, Duration ping_interval)
     : control_(std::move(control)),
       clock_(clock),
       has_engine_(engine != nullptr),
       engine_(engine),
       owner_(owner),
       router_(std::move(options)),
+      ping_interval_(ping_interval),
       last_ping_(clock.now()) {
   BATON_CHECK(has_engine_ != (owner != nullptr), "an owner loop has an engine or peers, not both");
   publish();
@@ -179,7 +178,7 @@ asio::awaitable<void> OwnerLoop::run_timers() {
     router_.tick(now, commands);
     carry_out(std::move(commands));
     publish();
-    if (now - last_ping_ >= kPingInterval) {
+    if (ping_interval_ > Duration::zero() && now - last_ping_ >= ping_interval_) {
       last_ping_ = now;
       for (auto& [request, stream] : streams_) {
         stream->push_unbounded(Ping{});

@@ -39,8 +39,9 @@ using RequestStream = net::AsyncQueue<StreamEvent>;
 class OwnerLoop {
  public:
   // engine: this process's own (single node), or null. owner: the protocol's end (router), or null.
+  // ping_interval: of the pings to every stream, 0: none.
   OwnerLoop(asio::any_io_executor control, net::AsyncClock& clock, router::RouterOptions options,
-            engine::BatchScheduler* engine, handoff::Owner* owner);
+            engine::BatchScheduler* engine, handoff::Owner* owner, Duration ping_interval);
 
   // ---- any thread -----------------------------------------------------------------------------
   // Starts a request; every outcome, a refusal too, arrives on `stream`. An answer that was begun
@@ -91,6 +92,7 @@ class OwnerLoop {
   router::Router router_;
   std::unordered_map<RequestId, std::shared_ptr<RequestStream>> streams_;
   std::int32_t local_context_tokens_ = 0;
+  const Duration ping_interval_;
   TimePoint last_ping_{};
   bool stopped_ = false;
 

@@ -65,6 +65,7 @@ handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
   result.stream_kv = options.stream_kv == "on";
   result.beat_interval_ms = options.beat_interval_ms;
   result.lease_ms = options.lease_ms;
+  result.stall_ms = options.stall_ms;
   return result;
 }
 
@@ -198,7 +199,9 @@ void Server::make_owner() {
   }
   owner_loop_ = std::make_unique<OwnerLoop>(
       control_.executor(), clock_, router_options(options_, engine_.get()),
-      engine_ ? &engine_->scheduler() : nullptr, coordinator_ ? &coordinator_->owner() : nullptr);
+      engine_ ? &engine_->scheduler() : nullptr, coordinator_ ? &coordinator_->owner() : nullptr,
+      std::chrono::duration_cast<Duration>(
+          std::chrono::duration<double>(options_.sse_ping_interval_s)));
   if (engine_) {
     engine_->events().set_on_ready(
         [this] { asio::post(control_.executor(), [this] { consume_engine_events(); }); });

@@ -33,7 +33,7 @@ void append_event(std::string& out, std::string_view data, std::string_view even
 }
 
 void append_comment(std::string& out, std::string_view text) {
-  out.append(": ").append(text).append("\n\n");
+  out.append(": ").append(text).append("\n");
 }
 
 }  // namespace baton::http

@@ -40,7 +40,9 @@ void split_target(std::string_view target, std::string& path, std::string& query
 // "message". `id` is what a client may send back as Last-Event-ID; empty: that of the event before.
 void append_event(std::string& out, std::string_view data, std::string_view event = {},
                   std::string_view id = {});
-// Appends a comment line, which clients ignore: keeps proxies from cutting a silent stream.
+// Appends a comment line, which clients ignore: keeps proxies from cutting a silent stream. No
+// blank line follows: some clients take one for the end of an event, of which they know the last
+// id.
 void append_comment(std::string& out, std::string_view text);
 
 }  // namespace baton::http

@@ -419,8 +419,8 @@ TEST_F(ServerTest, StreamsInChunks) {
   EXPECT_NE(head.find("Transfer-Encoding: chunked\r\n"), std::string::npos);
   EXPECT_NE(head.find("Content-Type: text/event-stream\r\n"), std::string::npos);
   EXPECT_EQ(client.until("0\r\n\r\n"),
-            "17\r\ndata: {\"n\":0}\n\n: ping\n\n\r\n17\r\ndata: {\"n\":1}\n\n: ping\n\n\r\n"
-            "17\r\ndata: {\"n\":2}\n\n: ping\n\n\r\n0\r\n\r\n");
+            "16\r\ndata: {\"n\":0}\n\n: ping\n\r\n16\r\ndata: {\"n\":1}\n\n: ping\n\r\n"
+            "16\r\ndata: {\"n\":2}\n\n: ping\n\r\n0\r\n\r\n");
   EXPECT_NE(client.until("GET /echo"), "") << "the connection lives on";
 }
 
@@ -559,7 +559,7 @@ TEST(Events, AsTheyAreSent) {
   append_event(out, "[1]", "error");
   append_event(out, "x", {}, "7.1");
   append_comment(out, "ping");
-  EXPECT_EQ(out, "data: {}\n\nevent: error\ndata: [1]\n\nid: 7.1\ndata: x\n\n: ping\n\n");
+  EXPECT_EQ(out, "data: {}\n\nevent: error\ndata: [1]\n\nid: 7.1\ndata: x\n\n: ping\n");
 }
 
 TEST(HttpResponse, HeaderValuesCannotBreakOut) {

@@ -1,7 +1,7 @@
 """The official openai Python client against a single node and a router."""
 import pathlib
 
-from harness.case import E2eCase, Settings, patient
+from harness.case import GREEDY, E2eCase, Settings, completion, make_single, patient, reference
 
 try:
     import openai
@@ -17,8 +17,10 @@ class OpenAIClientTest(E2eCase):
 
     def each(self):
         for nodes in self.single_and_pair():
-            yield openai.OpenAI(base_url=f"http://{nodes.front.http}/v1", api_key="none",
-                                max_retries=0, timeout=patient(60))
+            yield self.client_of(nodes.front)
+
+    def client_of(self, node):
+        return openai.OpenAI(base_url=f"http://{node.http}/v1", api_key="none", max_retries=0, timeout=patient(60))
 
     def test_models(self):
         for client in self.each():
@@ -49,6 +51,17 @@ class OpenAIClientTest(E2eCase):
             self.assertEqual(usage.total_tokens, whole.usage.total_tokens)
             texts.append(text)
         self.assertEqual(texts[0], texts[1])
+
+    def test_pings_between_events(self):
+        """Comments between events that have ids are nothing to a client."""
+        slow = self.start_own(make_single("pings", "--sse-ping-interval", 0.06,
+                                          "--failpoints", "engine.step=sleep:80")).front
+        body = {"prompt": "One, two,", "max_tokens": 8, "temperature": 0, "stream": True}
+        raw = slow.client().stream("/v1/completions", body).read_all()
+        self.assertIn("\n\n: ping\n", raw.text)
+        parts = self.client_of(slow).completions.create(model=self.model, **body)
+        answer = completion("One, two,", max_tokens=8, **GREEDY)
+        self.assertEqual("".join(part.choices[0].text for part in parts), reference(answer).text)
 
     def test_completions(self):
         for client in self.each():

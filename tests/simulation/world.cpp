@@ -116,8 +116,9 @@ void World::start_router(const std::string& id) {
   options.local_prefill_tokens = 16;  // prompts are short here
   // Longer than any fault: a request may end for want of a node only when none ever comes back.
   options.queue_deadline = seconds(20);
-  host->loop = std::make_unique<app::OwnerLoop>(cluster.context.get_executor(), cluster.clock,
-                                                options, nullptr, &node.owner());
+  host->loop =
+      std::make_unique<app::OwnerLoop>(cluster.context.get_executor(), cluster.clock, options,
+                                       nullptr, &node.owner(), std::chrono::seconds(15));
   for (const NodePlan& other : plan_.nodes) {
     if (other.role != NodeRole::kRouter) {
       host->loop->expect_peer(other.role, other.id);

@@ -16,7 +16,7 @@ import unittest
 from .client import ConnectionFailed
 from .cluster import Cluster, Single
 from .metrics import scrape
-from .node import wait_until
+from .node import Node, wait_until
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -307,6 +307,8 @@ class E2eCase(unittest.TestCase):
 
 def prepare(binary, model, patience):
     Settings.binary, Settings.model, Settings.patience = binary, model, patience
+    if patience > 1:
+        Node.common_variables["BATON_STALL_MS"] = str(round(5000 * patience))  # slow is not stuck
     Settings.logs = tempfile.mkdtemp(prefix="baton-e2e-")
     if not os.access(binary, os.X_OK):
         raise SystemExit(f"{binary} is not there: build it (scripts/test does)")

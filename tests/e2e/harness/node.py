@@ -46,6 +46,8 @@ def _die_with_parent():
 class Node:
     """`name` names the log files. `flags` are those of `baton serve`, without addresses for HTTP."""
 
+    common_variables = {}  # BATON_* variables that every node is given beside its flags
+
     def __init__(self, binary, name, flags, log_folder, stay=False):
         self.name = name
         self.argv = [str(binary), "serve"] + [str(flag) for flag in flags]
@@ -57,12 +59,12 @@ class Node:
         self.http = None  # HOST:PORT once listening, if it serves HTTP
         self.serving = None  # HOST:PORT of the node protocol, likewise
         self.tls = None  # ssl.SSLContext of clients, for a node that serves HTTPS
-        self.variables = {}  # BATON_* variables that it is given beside its flags
+        self.variables = {}  # and those that it alone is given
 
     def start(self):
         # Flags only: each flag also has a BATON_* variable, and one of the user's must not get in.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")}
-        environment.update(self.variables)
+        environment.update({**self.common_variables, **self.variables})
         with open(self.out_path, "wb") as out, open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 self.argv,
