@@ -81,7 +81,7 @@ class KvAware : public ::testing::Test {
     std::string nodes;
     for (const Command& command : out) {
       if (const auto* prefill = std::get_if<SendPrefill>(&command)) {
-        nodes = prefill->node.value + " " + nodes;
+        nodes.insert(0, prefill->node.value + " ");
       } else if (const auto* decode = std::get_if<SendDecode>(&command)) {
         nodes += decode->node.value;
         decode_ = decode->node;

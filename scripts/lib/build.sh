@@ -12,6 +12,7 @@ build_jobs() {
   echo "$jobs"
 }
 
+build_flags=()  # more for `cmake --build`
 build_preset() {
   local preset=$1
   shift
@@ -21,6 +22,6 @@ build_preset() {
   (
     cd "$baton_root" || exit
     cmake --preset "$preset"
-    cmake --build --preset "$preset" -j "$(build_jobs)" ${1:+--target "$@"}
+    cmake --build --preset "$preset" -j "$(build_jobs)" ${1:+--target "$@"} "${build_flags[@]}"
   )
 }
