@@ -141,6 +141,7 @@ bool BatchScheduler::run_once() { return cycle(mailbox_.drain()); }
 
 bool BatchScheduler::cycle(std::vector<message::EngineCommand> commands) {
   stats_.last_turn_ns.store(clock_.now().time_since_epoch().count(), std::memory_order_relaxed);
+  stats_.turn_count.fetch_add(1, std::memory_order_relaxed);
   for (message::EngineCommand& command : commands) {
     handle(std::move(command));
   }

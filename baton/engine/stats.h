@@ -40,6 +40,7 @@ struct EngineStats {
 
   // Counters: never fall.
   std::atomic<std::uint64_t> step_count{0};
+  std::atomic<std::uint64_t> turn_count{0};  // the loop turns at least once a second, or is stuck
   std::atomic<std::uint64_t> prompt_tokens_computed{0};  // rows run in prefill chunks
   std::atomic<std::uint64_t> prompt_tokens_cached{0};    // rows not run: the prefix cache had them
   std::atomic<std::uint64_t> preemptions{0};  // sequences that gave their blocks back for a while

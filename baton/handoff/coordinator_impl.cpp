@@ -144,6 +144,19 @@ void ServingCoordinator::Impl::tick() {
   tombstones_.expire(now);
   prefill_.tick(now);
   decode_.tick(now);
+  for (const std::vector<NodeId>& peers : {prefill_.stuck(now), decode_.stuck(now)}) {
+    for (const NodeId& peer : peers) {  // blocks must not wait for a link that drips
+      if (leases_.find(peer) == nullptr) {
+        continue;  // gone already
+      }
+      const Error drips{ErrorCode::kPeerLost,
+                        fmt::format("bytes of an ended handoff with {} are under way for {} ms",
+                                    peer.value, options_.handoff_deadline_ms)};
+      log::warn("{}", drips.message);
+      transport_->disconnect(peer, drips);
+      on_peer_down({peer, drips});
+    }
+  }
   settle();
 }
 
@@ -224,7 +237,7 @@ Status ServingCoordinator::Impl::tokens(const NodeId& to, std::uint64_t step,
   // Posted like every message to ourselves, so that their order is kept.
   asio::post(executor_, [weak = weak_from_this(), step, taken = std::move(tokens)]() mutable {
     if (const auto self = weak.lock()) {
-      self->owner_.on_tokens(self->options_.self, step, std::move(taken), self->clock_.now());
+      self->owner_.on_tokens(self->options_.self, step, std::move(taken));
     }
   });
   return {};

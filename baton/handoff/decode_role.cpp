@@ -90,6 +90,7 @@ void DecodeRole::send_grant(Entries::iterator at, TimePoint now) {
   }
   entry.granted_at = now;
   wire::pb::Grant grant;
+  grant.set_tokens_digest(entry.expected.tokens_digest);
   grant.mutable_ranges()->Assign(entry.ranges.begin(), entry.ranges.end());
   entry.granted =
       context_.outbox.control(entry.prefill_node, at->first, std::move(grant)).has_value();
@@ -128,7 +129,8 @@ void DecodeRole::on(const CommitReceived& commit, TimePoint now) {
   const auto at = entries_.find(commit.key);
   if (at == entries_.end()) {
     if (context_.tombstones.covers(commit.key) || active_.holds(commit.key) ||
-        !kept_.keep(commit.key, commit, now + milliseconds(context_.options.queue_deadline_ms))) {
+        !kept_.keep(commit.key, commit, commit.commit.ByteSizeLong(),
+                    now + milliseconds(context_.options.queue_deadline_ms))) {
       ++context_.stats.stale_messages;
     }
     return;
@@ -149,6 +151,7 @@ void DecodeRole::take_commit(Entries::iterator at, const wire::pb::Commit& commi
   auto first = check_commit(entry.expected, commit);
   if (!first) {
     ++context_.stats.protocol_errors;
+    entry.receipt.reset();  // it is the KV of other tokens: nothing is kept
     fail_handoff(at, first.error(), now);
     return;
   }
@@ -315,6 +318,7 @@ void DecodeRole::on(const message::Refused& refused, TimePoint now) {
 }
 
 void DecodeRole::on(const message::Finished& finished, TimePoint now) {
+  active_.on_finished(finished, now);
   const auto at = entries_.find(finished.key);
   if (at != entries_.end() && at->second.state != State::kClosing) {
     context_.outbox.control(at->second.reply_to, finished.key,
@@ -361,6 +365,7 @@ void DecodeRole::end(Entries::iterator at, Outcome outcome, TimePoint now) {
   }
   const bool landed = entry.state == State::kReceiving && table_.close(at->first);
   entry.state = State::kClosing;
+  entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
   if (landed) {
     context_.outbox.engine(message::Release{entry.lease});
     entries_.erase(at);
@@ -384,6 +389,16 @@ void DecodeRole::tick(TimePoint now) {
   for (const auto& [key, error] : late) {
     fail_handoff(entries_.find(key), error, now);
   }
+}
+
+std::vector<NodeId> DecodeRole::stuck(TimePoint now) const {
+  std::vector<NodeId> peers;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.state == State::kClosing && now >= entry.deadline) {
+      peers.push_back(entry.prefill_node);
+    }
+  }
+  return peers;
 }
 
 void DecodeRole::stop(const Error& reason, TimePoint now) {

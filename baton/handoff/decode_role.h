@@ -52,6 +52,8 @@ class DecodeRole {
 
   void handle(DecodeInput input, TimePoint now);
   void tick(TimePoint now);
+  // Peers from which bytes of a handoff that ended long ago are still coming.
+  [[nodiscard]] std::vector<NodeId> stuck(TimePoint now) const;
 
   [[nodiscard]] bool holds(const SequenceKey& key) const { return entries_.contains(key); }
   [[nodiscard]] std::size_t count() const { return entries_.size(); }

@@ -243,6 +243,34 @@ TEST(decode_role, nothing_is_kept_of_who_breaks_the_protocol) {
   EXPECT_EQ(f.outbox.count<message::Release>(), 1);
 }
 
+// The KV of other tokens would be found by every later prompt.
+TEST(decode_role, nothing_is_kept_of_who_computed_something_else) {
+  Streamed f;
+  f.receive(0, 1);
+  f.commit.set_kv_tokens(300);
+  f.commit.set_frames(10);
+  f.commit.set_payload_bytes(10 * f.tile_bytes);
+  f.commit.set_tokens_digest(wire::tokens_digest(std::vector<TokenId>(300, 8), {}));
+  message::Token token;
+  token.key = kKey;
+  *f.commit.add_first() = token_to_wire(token);
+  f.role.handle(CommitReceived{kPrefill, kKey, f.commit}, f.now);
+  EXPECT_TRUE(f.kept().empty());
+  EXPECT_EQ(f.outbox.count<message::Release>(), 1);
+}
+
+// Bytes of an ended handoff that never land: the connection has to go.
+TEST(decode_role, names_the_peer_whose_bytes_do_not_land) {
+  Streamed f;
+  f.receive(0, 1);
+  ASSERT_TRUE(f.table.accept(kPrefill, kKey, {0, 0, 1, 0, 1, 1, 1, 64}));
+  f.role.handle(AbortInput{kOwner, kKey, {ErrorCode::kCancelled, "gone"}, true}, f.now);
+  f.now += milliseconds(f.options.handoff_deadline_ms - 1);
+  EXPECT_TRUE(f.role.stuck(f.now).empty());
+  f.now += milliseconds(1);
+  EXPECT_EQ(f.role.stuck(f.now), std::vector<NodeId>{kPrefill});
+}
+
 // The prefill may take long after its first tiles came; once the Commit is there, no more.
 TEST(decode_role, waits_for_the_prefill_and_then_for_the_tiles) {
   Streamed f;

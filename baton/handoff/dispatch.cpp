@@ -143,7 +143,7 @@ void ServingCoordinator::Impl::on_tokens(const NodeId& from, const pb::Tokens& t
       ++stats_.protocol_errors;
     }
   }
-  owner_.on_tokens(from, tokens.step(), std::move(taken), clock_.now());
+  owner_.on_tokens(from, tokens.step(), std::move(taken));
 }
 
 void ServingCoordinator::Impl::on_beat(const NodeId& from, const pb::Beat& beat) {

@@ -39,19 +39,22 @@ class Tombstones {
 template <class Message>
 class KeptMessages {
  public:
-  // Dropped when too many wait: the sender's lease then ends by itself.
-  bool keep(const SequenceKey& key, Message message, TimePoint expires) {
-    if (count_ >= kMaxKeptMessages) {
+  // bytes: of the message on the wire. Dropped when too many wait: the sender's lease then ends by
+  // itself.
+  bool keep(const SequenceKey& key, Message message, std::size_t bytes, TimePoint expires) {
+    if (count_ >= kMaxKeptMessages || bytes > kMaxKeptBytes - bytes_) {
       return false;
     }
-    kept_[key].push_back({std::move(message), expires});
+    kept_[key].push_back({std::move(message), bytes, expires});
     ++count_;
+    bytes_ += bytes;
     return true;
   }
   std::vector<Message> take(const SequenceKey& key) {
     std::vector<Message> taken;
     if (const auto found = kept_.find(key); found != kept_.end()) {
       for (Kept& item : found->second) {
+        bytes_ -= item.bytes;
         taken.push_back(std::move(item.message));
       }
       count_ -= found->second.size();
@@ -61,7 +64,11 @@ class KeptMessages {
   }
   void expire(TimePoint now) {
     for (auto each = kept_.begin(); each != kept_.end();) {
-      count_ -= std::erase_if(each->second, [&](const Kept& item) { return item.expires <= now; });
+      count_ -= std::erase_if(each->second, [&](const Kept& item) {
+        const bool over = item.expires <= now;
+        bytes_ -= over ? item.bytes : 0;
+        return over;
+      });
       each = each->second.empty() ? kept_.erase(each) : std::next(each);
     }
   }
@@ -70,10 +77,12 @@ class KeptMessages {
  private:
   struct Kept {
     Message message;
+    std::size_t bytes;
     TimePoint expires;
   };
   std::map<SequenceKey, std::vector<Kept>> kept_;
   std::size_t count_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 // True when an Abort for `abort` means `key`: same request, that choice or all, epochs up to it.

@@ -23,7 +23,7 @@ void Leases::on_peer_up(const message::NodeInfo& info, std::int32_t block_tokens
   entry.peer.info = info;
   entry.peer.block_tokens = block_tokens;
   entry.last_beat = now;
-  entry.last_step_change = now;
+  entry.last_turn = now;
 }
 
 void Leases::on_peer_down(const NodeId& peer) {
@@ -107,11 +107,11 @@ std::vector<LostSequence> Leases::on_beat(const NodeId& peer, const wire::pb::Be
   }
   Entry& entry = found->second;
   entry.last_beat = now;
-  if (beat.step_count() != entry.peer.load.step_count) {
-    entry.last_step_change = now;
+  if (beat.turn_count() != entry.peer.load.turn_count) {
+    entry.last_turn = now;
   }
-  entry.peer.load = {beat.running(), beat.waiting(), beat.free_blocks(), beat.total_blocks(),
-                     beat.step_count()};
+  entry.peer.load = {beat.running(),      beat.waiting(),    beat.free_blocks(),
+                     beat.total_blocks(), beat.step_count(), beat.turn_count()};
   entry.peer.draining = beat.draining();
 
   std::vector<LostSequence> lost;
@@ -150,14 +150,14 @@ std::vector<LostSequence> Leases::stalled(TimePoint now) {
       if (!watch.progress) {
         continue;
       }
-      const TimePoint since = std::max(found->second.last_step_change, watch.progress_since);
+      const TimePoint since = std::max(found->second.last_turn, watch.progress_since);
       if (now - since >= milliseconds(options_.stall_ms)) {
         watch.progress = false;
         watch.counts = false;
-        lost.push_back(
-            {peer, id.first, id.second,
-             Error{ErrorCode::kDeadlineExceeded,
-                   fmt::format("node {} made no step for {} ms", peer.value, options_.stall_ms)}});
+        lost.push_back({peer, id.first, id.second,
+                        Error{ErrorCode::kDeadlineExceeded,
+                              fmt::format("the engine of node {} stood still for {} ms", peer.value,
+                                          options_.stall_ms)}});
       }
     }
   }
@@ -177,7 +177,7 @@ std::vector<NodeId> Leases::take_dead(TimePoint now) {
 void Leases::forgive(TimePoint now) {
   for (auto& [id, entry] : peers_) {
     entry.last_beat = now;
-    entry.last_step_change = now;
+    entry.last_turn = now;
   }
 }
 
@@ -197,6 +197,7 @@ wire::pb::Beat Leases::beat_for(const NodeId& peer, const message::NodeLoad& loa
   beat.set_free_blocks(load.free_blocks);
   beat.set_total_blocks(load.total_blocks);
   beat.set_step_count(load.step_count);
+  beat.set_turn_count(load.turn_count);
   beat.set_draining(draining);
   const auto of_peer = watches_.find(peer);
   if (of_peer == watches_.end()) {

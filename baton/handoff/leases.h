@@ -61,7 +61,7 @@ class Leases {
 
   // What the Beat of a peer tells. Unknown peers' Beats are dropped.
   std::vector<LostSequence> on_beat(const NodeId& peer, const wire::pb::Beat& beat, TimePoint now);
-  // Sequences on peers whose steps stand still.
+  // Sequences on peers whose engines stand still.
   std::vector<LostSequence> stalled(TimePoint now);
   // Peers without a Beat for lease_ms; they are forgotten here.
   std::vector<NodeId> take_dead(TimePoint now);
@@ -87,7 +87,7 @@ class Leases {
   struct Entry {
     Peer peer;
     TimePoint last_beat{};
-    TimePoint last_step_change{};
+    TimePoint last_turn{};  // of its engine
   };
   Watch* find_watch(const NodeId& peer, WatchKind kind, const SequenceKey& key);
 

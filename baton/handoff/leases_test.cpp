@@ -17,10 +17,10 @@ struct Fixture {
     info.id = kPeer;
     leases.on_peer_up(info, 32, now);
   }
-  std::vector<LostSequence> beat(std::vector<SequenceKey> keys, std::uint64_t steps = 0) {
+  std::vector<LostSequence> beat(std::vector<SequenceKey> keys, std::uint64_t turns = 0) {
     now += milliseconds(250);
     wire::pb::Beat message;
-    message.set_step_count(steps);
+    message.set_turn_count(turns);
     for (const SequenceKey& key : keys) {
       auto* held = message.add_held();
       held->set_request_high(key.request.high);
@@ -74,7 +74,7 @@ TEST(leases, beats_list_what_both_have_in_common_once) {
   EXPECT_EQ(f.leases.beat_for(kPeer, {}, true).held_size(), 0);
 }
 
-TEST(leases, a_listed_sequence_is_stuck_only_when_steps_stand_still) {
+TEST(leases, a_listed_sequence_is_stuck_only_when_the_engine_stands_still) {
   Fixture f;
   f.leases.watch(kPeer, WatchKind::kOwnedLeg, kKey, true, 0, f.now);
   f.leases.expect_progress(kPeer, WatchKind::kOwnedLeg, kKey, f.now);
@@ -133,13 +133,25 @@ TEST(tombstones, are_bounded) {
 TEST(kept_messages, are_bounded_and_expire) {
   KeptMessages<int> kept;
   for (std::uint64_t i = 0; i < kMaxKeptMessages; ++i) {
-    EXPECT_TRUE(kept.keep({{i, 0}, {0}, {0}}, 1, TimePoint{} + milliseconds(5)));
+    EXPECT_TRUE(kept.keep({{i, 0}, {0}, {0}}, 1, 100, TimePoint{} + milliseconds(5)));
   }
-  EXPECT_FALSE(kept.keep(kKey, 1, TimePoint{} + milliseconds(9)));
+  EXPECT_FALSE(kept.keep(kKey, 1, 100, TimePoint{} + milliseconds(9)));
   EXPECT_EQ(kept.take({{3, 0}, {0}, {0}}).size(), 1U);
-  EXPECT_TRUE(kept.keep(kKey, 1, TimePoint{} + milliseconds(9)));
+  EXPECT_TRUE(kept.keep(kKey, 1, 100, TimePoint{} + milliseconds(9)));
   kept.expire(TimePoint{} + milliseconds(5));
   EXPECT_EQ(kept.count(), 1U);
+}
+
+// A peer that says much about sequences nobody knows takes no memory to speak of.
+TEST(kept_messages, are_bounded_in_bytes) {
+  KeptMessages<int> kept;
+  EXPECT_TRUE(kept.keep({{1, 0}, {0}, {0}}, 1, kMaxKeptBytes - 1, TimePoint{} + milliseconds(5)));
+  EXPECT_FALSE(kept.keep({{2, 0}, {0}, {0}}, 1, 2, TimePoint{} + milliseconds(9)));
+  EXPECT_TRUE(kept.keep({{2, 0}, {0}, {0}}, 1, 1, TimePoint{} + milliseconds(9)));
+  kept.expire(TimePoint{} + milliseconds(5));
+  EXPECT_TRUE(kept.keep({{3, 0}, {0}, {0}}, 1, kMaxKeptBytes - 1, TimePoint{} + milliseconds(9)));
+  EXPECT_EQ(kept.take({{3, 0}, {0}, {0}}).size(), 1U);
+  EXPECT_TRUE(kept.keep({{4, 0}, {0}, {0}}, 1, kMaxKeptBytes - 1, TimePoint{} + milliseconds(9)));
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ struct CoordinatorOptions {
   // A sequence may stay unlisted this long after it was sent, if it was never listed (its message
   // may still be on the way).
   std::int64_t delivery_grace_ms = 1'000;
-  // A node that runs a sequence and whose step count stands still this long is stuck.
+  // A node whose engine's turn count stands still this long is stuck. A turn is a step, or a look
+  // at the mailbox once a second: longer than any step, and than a second.
   std::int64_t stall_ms = 5'000;
   // How often deadlines are looked at.
   std::int64_t tick_ms = 50;
@@ -59,8 +60,9 @@ inline Duration milliseconds(std::int64_t value_ms) { return std::chrono::millis
 // on the way. Oldest first when full.
 inline constexpr std::int64_t kTombstoneMs = 120'000;
 inline constexpr std::size_t kMaxTombstones = 65'536;
-// Messages kept for sequences whose request has not come yet (Grant, Commit): small ones only.
+// Messages kept for sequences whose request has not come yet (Grant, Commit).
 inline constexpr std::size_t kMaxKeptMessages = 4'096;
+inline constexpr std::size_t kMaxKeptBytes = 16U << 20U;
 
 // Frames of one handoff that are being written or wait for it: two for each of the two bulk
 // connections, so that none stands still while the control thread hears of an end; more when they

@@ -54,10 +54,7 @@ Status Owner::add_leg(const NodeId& node, const SequenceKey& key, wire::Control 
   BATON_TRY_VOID(outbox_.control(node, key, std::move(message)));
   attempts_[key].legs.push_back({node, role, false});
   leases_.watch(node, WatchKind::kOwnedLeg, key, false, options_.delivery_grace_ms, now);
-  if (role != LegRole::kDecode) {
-    // A decode leg rests while the prefill node computes; it must move from its first token on.
-    leases_.expect_progress(node, WatchKind::kOwnedLeg, key, now);
-  }
+  leases_.expect_progress(node, WatchKind::kOwnedLeg, key, now);
   return {};
 }
 
@@ -115,7 +112,7 @@ std::vector<OwnerEvent> Owner::drain() {
   return events;
 }
 
-bool Owner::take_token(const NodeId& from, const message::Token& token, TimePoint now) {
+bool Owner::take_token(const NodeId& from, const message::Token& token) {
   Leg* leg = find_leg(from, token.key);
   if (leg == nullptr) {
     return false;
@@ -124,16 +121,14 @@ bool Owner::take_token(const NodeId& from, const message::Token& token, TimePoin
     // It may still be sending KV: it stays listed, but how that ends is the decode node's to tell.
     leases_.keep_listing_only(from, WatchKind::kOwnedLeg, token.key);
   } else if (leg->role == LegRole::kDecode) {
-    leases_.expect_progress(from, WatchKind::kOwnedLeg, token.key, now);
     begin_decoding(token.key);
   }
   leg->answered = true;
   return true;
 }
 
-void Owner::on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens,
-                      TimePoint now) {
-  std::erase_if(tokens, [&](const message::Token& token) { return !take_token(from, token, now); });
+void Owner::on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens) {
+  std::erase_if(tokens, [&](const message::Token& token) { return !take_token(from, token); });
   if (tokens.empty()) {
     return;
   }

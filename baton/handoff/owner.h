@@ -84,8 +84,7 @@ class Owner {
   [[nodiscard]] std::size_t active_attempts() const { return attempts_.size(); }
 
   // ---- for ServingCoordinator only -----------------------------------------------------------
-  void on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens,
-                 TimePoint now);
+  void on_tokens(const NodeId& from, std::uint64_t step, std::vector<message::Token> tokens);
   void on_refused(const NodeId& from, message::Refused refused);
   void on_finished(const NodeId& from, message::Finished finished);
   // A node's Abort: it could not read our message, or gave the sequence up.
@@ -118,7 +117,7 @@ class Owner {
   // Forgets the attempt; with a reason, every leg but the one on `ended_by` gets an Abort.
   void end_attempt(const SequenceKey& key, const NodeId& ended_by, const Error* reason);
   Leg* find_leg(const NodeId& node, const SequenceKey& key);
-  bool take_token(const NodeId& from, const message::Token& token, TimePoint now);
+  bool take_token(const NodeId& from, const message::Token& token);
   void begin_decoding(const SequenceKey& key);
   // The node's leg ended badly. False when the attempt goes on without it, or does not know it.
   bool is_end_of_attempt(const NodeId& node, const SequenceKey& key);

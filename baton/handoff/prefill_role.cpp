@@ -53,7 +53,8 @@ void PrefillRole::on(const GrantInput& grant, TimePoint now) {
   const auto at = entries_.find(grant.key);
   if (at == entries_.end()) {
     if (context_.tombstones.covers(grant.key) ||
-        !kept_.keep(grant.key, grant, now + milliseconds(context_.options.queue_deadline_ms))) {
+        !kept_.keep(grant.key, grant, grant.grant.ByteSizeLong(),
+                    now + milliseconds(context_.options.queue_deadline_ms))) {
       ++context_.stats.stale_messages;
     }
     return;
@@ -70,6 +71,11 @@ void PrefillRole::on(const GrantInput& grant, TimePoint now) {
   Status sound = check_ranges(context_.layout, entry.kv_tokens, entry.granted);
   if (sound && entry.granted.empty()) {
     sound = fail(ErrorCode::kProtocol, "a Grant without ranges");
+  }
+  const std::string& digest = grant.grant.tokens_digest();
+  if (sound && !digest.empty() && digest != entry.tokens_digest) {
+    // What it keeps of our tiles, every later prompt with its tokens would find.
+    sound = fail(ErrorCode::kProtocol, "the decode node has other tokens than the prefill node");
   }
   if (!sound) {
     ++context_.stats.protocol_errors;
@@ -266,6 +272,7 @@ void PrefillRole::end(Entries::iterator at, Outcome outcome, TimePoint now) {
   }
   if (entry.shipment && entry.shipment->in_flight()) {
     entry.state = State::kEnding;  // FrameSent follows
+    entry.deadline = now + milliseconds(context_.options.handoff_deadline_ms);
   } else {
     erase(at);
   }
@@ -301,10 +308,22 @@ void PrefillRole::tick(TimePoint now) {
       const char* what = entry.state == State::kPrefilling   ? "prefill did not end"
                          : entry.state == State::kAwaitGrant ? "no Grant came"
                                                              : "the handoff did not end";
-      lost_counterpart(at, Error{ErrorCode::kDeadlineExceeded, fmt::format("{} in time", what)},
-                       now);
+      // Only what is late on the other side is a deadline that it missed.
+      const ErrorCode code = entry.state == State::kPrefilling ? ErrorCode::kUnavailable
+                                                               : ErrorCode::kDeadlineExceeded;
+      lost_counterpart(at, Error{code, fmt::format("{} in time", what)}, now);
     }
   }
+}
+
+std::vector<NodeId> PrefillRole::stuck(TimePoint now) const {
+  std::vector<NodeId> peers;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.state == State::kEnding && now >= entry.deadline) {
+      peers.push_back(entry.decode_node);
+    }
+  }
+  return peers;
 }
 
 void PrefillRole::stop(const Error& reason, TimePoint now) {

@@ -65,6 +65,8 @@ class PrefillRole {
 
   void handle(PrefillInput input, TimePoint now);
   void tick(TimePoint now);
+  // Peers to which bytes of a handoff that ended long ago are still under way.
+  [[nodiscard]] std::vector<NodeId> stuck(TimePoint now) const;
 
   [[nodiscard]] bool holds(const SequenceKey& key) const { return entries_.contains(key); }
   [[nodiscard]] std::size_t count() const { return entries_.size(); }

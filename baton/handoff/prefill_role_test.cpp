@@ -3,6 +3,7 @@
 #include "baton/handoff/prefill_role.h"
 
 #include "baton/handoff/tile_plan.h"
+#include "baton/wire/digest.h"
 
 #include <gtest/gtest.h>
 
@@ -327,6 +328,20 @@ TEST(prefill_role, a_grant_for_other_tiles_ends_the_handoff) {
   wire::pb::Grant wild;
   wild.add_ranges()->set_tiles(11);
   f.role.handle(GrantInput{kDecode, kKey, wild}, f.now);
+  EXPECT_EQ(f.role.count(), 0U);
+  EXPECT_TRUE(f.outbox.frames.empty());
+  EXPECT_EQ(f.outbox.to_owner.size(), 1U);
+  EXPECT_EQ(f.outbox.to_decode.size(), 1U);
+}
+
+// A decode node that expects other tokens would keep tiles that every later prompt with them finds.
+TEST(prefill_role, a_grant_for_other_tokens_ends_the_handoff) {
+  Fixture f;
+  f.lend(5, 128);
+  wire::pb::Grant grant;
+  *grant.add_ranges() = tiles_lacking(f.own, kPromptTokens, 0).front();
+  grant.set_tokens_digest(wire::tokens_digest(std::vector<TokenId>(kPromptTokens, 8), {}));
+  f.role.handle(GrantInput{kDecode, kKey, grant}, f.now);
   EXPECT_EQ(f.role.count(), 0U);
   EXPECT_TRUE(f.outbox.frames.empty());
   EXPECT_EQ(f.outbox.to_owner.size(), 1U);

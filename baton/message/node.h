@@ -26,6 +26,8 @@ struct NodeLoad {
   std::uint64_t free_blocks = 0;
   std::uint64_t total_blocks = 0;
   std::uint64_t step_count = 0;
+  std::uint64_t turn_count =
+      0;  // of the engine's loop, which turns once a second with nothing to do
 };
 
 struct NodeUp {

@@ -195,6 +195,9 @@ Status validate(const pb::Decode& message) {
 }
 
 Status validate(const pb::Grant& message) {
+  if (!message.tokens_digest().empty()) {
+    BATON_TRY_VOID(exactly("grant.tokens_digest", message.tokens_digest(), kDigestBytes));
+  }
   return validate_ranges("grant.ranges", message.ranges());
 }
 

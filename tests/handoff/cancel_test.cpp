@@ -229,7 +229,7 @@ TEST(death, of_a_silent_owner_is_seen_by_missing_beats) {
 }
 
 // The node lives and beats, but its engine stands still.
-TEST(death, of_an_engine_is_seen_by_its_step_count) {
+TEST(death, of_an_engine_is_seen_by_its_turn_count) {
   Trio trio;
   message::Submit submit = make_submit(7, 60, 400);
   submit.ignore_eos = true;
@@ -239,6 +239,25 @@ TEST(death, of_an_engine_is_seen_by_its_step_count) {
   trio.d->frozen = true;
   EXPECT_FALSE(trio.cluster.run_until([&] { return trio.cluster.all_ended(); }, seconds(4)));
   EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_ended(); }, seconds(3)));
+  trio.d->frozen = false;
+  EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_idle(); }, seconds(1)))
+      << trio.cluster.leftovers();
+  trio.expect_next_is_served();
+}
+
+// The same before D's first token: it has the KV and has said so, and P is done with it.
+TEST(death, of_an_engine_that_was_handed_a_sequence_and_never_looked) {
+  Trio trio;
+  message::Submit submit = make_submit(8, 60, 40);
+  submit.ignore_eos = true;
+  const SequenceKey key = trio.cluster.start(*trio.router, submit, "p", "d");
+  ASSERT_TRUE(
+      trio.cluster.run_until([&] { return trio.d->engine->stats().reserved > 0; }, seconds(5)));
+  trio.d->frozen = true;
+  ASSERT_TRUE(
+      trio.cluster.run_until([&] { return trio.p->coordinator->stats().ok > 0; }, seconds(5)));
+  EXPECT_EQ(trio.cluster.answer(key).tokens.size(), 1U);
+  EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_ended(); }, seconds(8)));
   trio.d->frozen = false;
   EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_idle(); }, seconds(1)))
       << trio.cluster.leftovers();

@@ -50,11 +50,14 @@ Node::Node(Cluster& cluster, const std::string& name, message::NodeRole role,
     };
     link.events = events.get();
     link.layout = layout;
-    link.load = [this] {
+    link.load = [this, &cluster] {
       const engine::EngineStats& stats = engine->stats();
-      return message::NodeLoad{stats.running.load(), stats.waiting.load(),
+      return message::NodeLoad{stats.running.load(),
+                               stats.waiting.load(),
                                stats.groups[0].free_blocks.load(),
-                               stats.groups[0].total_blocks.load(), stats.step_count.load()};
+                               stats.groups[0].total_blocks.load(),
+                               stats.step_count.load(),
+                               turns(cluster.clock.now())};
     };
   }
   const std::string digest(64, 'a');
@@ -67,6 +70,14 @@ Node::Node(Cluster& cluster, const std::string& name, message::NodeRole role,
       cluster.clock);
   asio::co_spawn(cluster.context, coordinator->run(),
                  [this](const std::exception_ptr&) { ended = true; });
+}
+
+std::uint64_t Node::turns(TimePoint now) {
+  if (!frozen) {
+    turns_ = engine->stats().turn_count.load() +
+             static_cast<std::uint64_t>(now.time_since_epoch() / seconds(1));
+  }
+  return turns_;
 }
 
 Cluster::Cluster() {

@@ -57,6 +57,11 @@ class Node {
   std::function<bool()> in_use;  // it must stay, killed, while this says so
 
   [[nodiscard]] handoff::Owner& owner() const { return coordinator->owner(); }
+
+ private:
+  // As the engine's own thread, which looks at its mailbox once a second.
+  std::uint64_t turns(TimePoint now);
+  std::uint64_t turns_ = 0;
 };
 
 class Cluster {

@@ -63,5 +63,36 @@ TEST(pools, neither_waits_for_the_other) {
       << cluster.leftovers();
 }
 
+// Where nobody has room no step is made: that is no engine that stands still.
+TEST(pools, who_waits_for_room_is_not_lost) {
+  Cluster cluster;
+  cluster.options.queue_deadline_ms = 60'000;
+  cluster.options.prefill_deadline_ms = 60'000;
+  cluster.add_engine("p", NodeRole::kPrefill, one_prompt());
+  cluster.add_engine("d", NodeRole::kDecode, one_prompt());
+  Node& router = cluster.add_router("r1");
+  cluster.connect_all();
+  const message::Submit holder = make_submit(1, 150, 8);
+  const message::Submit second = make_submit(2, 150, 8);
+  const message::Submit third = make_submit(3, 150, 8);
+  // The first has d's room and no prefill; the second has p's, and the third waits behind it.
+  ASSERT_TRUE(router.owner().send_decode(NodeId{"d"}, holder, NodeId{"p"}, cluster.clock.now()));
+  cluster.run_for(seconds(1));
+  cluster.start(router, second, "p", "d");
+  cluster.run_for(seconds(1));
+  cluster.start(router, third, "p", "d");
+  cluster.run_for(seconds(15));
+  for (const message::Submit* waits : {&second, &third}) {
+    EXPECT_FALSE(cluster.answer(waits->key).error) << cluster.answer(waits->key).error->message;
+  }
+  router.owner().abort(holder.key, Error{ErrorCode::kCancelled, "the client left"});
+  for (const message::Submit* waits : {&second, &third}) {
+    EXPECT_TRUE(cluster.run_until([&] { return cluster.answer(waits->key).ended(); }, seconds(5)));
+    EXPECT_EQ(canonical(cluster.answer(waits->key)), single_node_answer(one_prompt(), *waits));
+  }
+  EXPECT_TRUE(cluster.run_until([&] { return cluster.all_idle(); }, seconds(5)))
+      << cluster.leftovers();
+}
+
 }  // namespace
 }  // namespace baton::testing

@@ -55,6 +55,7 @@ class TcpNode {
       link.load = [this] {
         message::NodeLoad load;
         load.step_count = engine_->stats().step_count;
+        load.turn_count = engine_->stats().turn_count;
         return load;
       };
     }
