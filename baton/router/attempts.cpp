@@ -25,6 +25,16 @@ bool is_fault(ErrorCode code) {
 
 }  // namespace
 
+// Of an attempt that ended with a word from one of its nodes. Each node speaks of itself, but for
+// what one finds wrong with what the other sent it, or is, or did not do in time.
+NodeId Router::culprit_of(const Sequence& sequence, const NodeId& from, ErrorCode code) {
+  const bool split = !sequence.prefill.value.empty() && !sequence.decode.value.empty();
+  if (!split || !is_fault(code)) {
+    return from;
+  }
+  return from == sequence.decode ? sequence.prefill : sequence.decode;
+}
+
 void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   sequence.progressed = false;
   sequence.decode = {};
@@ -34,6 +44,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
     ++sequence.submit.key.epoch.value;
     ++sequence.attempts;
     sequence.state = Sequence::State::kRunning;
+    sequence.sent_at = now;
     sequence.silent_until = now + options_.silence_deadline;
     sequence.on_local_engine = true;
     sequence.route = {options_.self, options_.self, false, 0, options_.exactness_tag};
@@ -74,6 +85,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   ++sequence.submit.key.epoch.value;
   ++sequence.attempts;
   sequence.state = Sequence::State::kRunning;
+  sequence.sent_at = now;
   sequence.silent_until = now + options_.silence_deadline;
   sequence.exactness_tag = pick->exactness_tag;
   send_pair(sequence, *pick, out);
@@ -120,6 +132,8 @@ void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoi
     sequence.avoid.clear();
     sequence.backoff = {};
     sequence.wait_deadline = now + options_.queue_deadline;
+  } else if (why.code != ErrorCode::kOverloaded) {
+    sequence.wait_deadline += now - sequence.sent_at;  // a node worked at it: that was no waiting
   }
   const bool again =
       std::find(sequence.avoid.begin(), sequence.avoid.end(), culprit) != sequence.avoid.end();
@@ -127,17 +141,17 @@ void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoi
     sequence.avoid.push_back(culprit);
   }
   // Everybody asked is full and nothing was promised yet: say so at once instead of making a queue.
-  const auto& choices = find(id)->choices;
-  const bool promised = std::any_of(choices.begin(), choices.end(), [](const auto& choice) {
-    return !choice->submit.emitted.empty();
-  });
-  const bool full = again && why.code == ErrorCode::kOverloaded && !promised;
-  if (options_.local_engine || full || sequence.attempts >= options_.max_attempts) {
+  // What was promised waits on: being full is no failure of an attempt then.
+  const bool overloaded = why.code == ErrorCode::kOverloaded;
+  const bool patient = overloaded && find(id)->promised();
+  const bool full = again && overloaded;
+  if (!patient && (options_.local_engine || full || sequence.attempts >= options_.max_attempts)) {
     fail_request(id, std::move(why), out);
     return;
   }
+  sequence.attempts -= patient ? 1 : 0;
   sequence.last_error = std::move(why);
-  if (!again) {
+  if (!again && !options_.local_engine) {
     attempt(sequence, now, out);  // another node, or this one once more
     return;
   }
@@ -146,6 +160,11 @@ void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoi
       std::clamp(std::max(sequence.backoff * 2, hint), options_.retry_backoff, kMaxBackoff);
   sequence.state = Sequence::State::kWaiting;
   sequence.retry_at = now + sequence.backoff;
+}
+
+// kWaiting.
+TimePoint Router::give_up_at(const Request& request, const Sequence& sequence) const {
+  return sequence.wait_deadline + (request.promised() ? options_.promised_wait : Duration{});
 }
 
 void Router::note_fault(const NodeId& id, ErrorCode code, TimePoint now) {

@@ -260,7 +260,7 @@ void Router::on_refused(const NodeId& from, const message::Refused& event, TimeP
   if (sequence == nullptr) {
     count(stats_->dead_epochs_dropped);
   } else if (event.later) {
-    retry(*sequence, from, event.error, now, out);
+    retry(*sequence, culprit_of(*sequence, from, event.error.code), event.error, now, out);
   } else {
     fail_request(event.key.request, event.error, out);
   }
@@ -330,13 +330,14 @@ void Router::tick(TimePoint now, Commands& out) {
     }
     Sequence& sequence = *request->choices[key.choice.value];
     if (sequence.state == Sequence::State::kWaiting) {
-      if (now >= sequence.wait_deadline) {
+      if (now >= give_up_at(*request, sequence)) {
         fail_request(key.request, sequence.last_error, out);
       } else if (now >= sequence.retry_at) {
         attempt(sequence, now, out);
       }
     } else if (sequence.state == Sequence::State::kRunning && now >= sequence.silent_until) {
-      const NodeId silent = sequence.prefill.value.empty() ? sequence.decode : sequence.prefill;
+      // A prefill node has said something by then, or its engine was found to stand still.
+      const NodeId silent = sequence.decode.value.empty() ? sequence.prefill : sequence.decode;
       retry(sequence, silent, {ErrorCode::kDeadlineExceeded, "a node went silent", {}, 0}, now,
             out);
     }
@@ -351,7 +352,7 @@ std::optional<TimePoint> Router::next_deadline() const {
   for (const auto& [id, request] : requests_) {
     for (const auto& sequence : request->choices) {
       if (sequence->state == Sequence::State::kWaiting) {
-        consider(std::min(sequence->retry_at, sequence->wait_deadline));
+        consider(std::min(sequence->retry_at, give_up_at(*request, *sequence)));
       } else if (sequence->state == Sequence::State::kRunning) {
         consider(sequence->silent_until);
       }

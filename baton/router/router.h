@@ -81,6 +81,8 @@ struct RouterOptions {
   std::size_t max_active = 1024;           // requests; 429 above
   std::uint32_t max_attempts = 8;  // epochs of one sequence; then the last error is the answer
   Duration queue_deadline = std::chrono::seconds(30);  // waiting for a node that takes it
+  // So much longer waits what belongs to an answer of which the client has a part.
+  Duration promised_wait = std::chrono::minutes(10);
   // A running attempt without a token: the backstop behind the leases of handoff/,
   // which see a lost sequence within seconds and let a slow one (long prompt, preempted) go on.
   Duration silence_deadline = std::chrono::hours(1);
@@ -152,6 +154,8 @@ class Router {
   void attempt(Sequence& sequence, TimePoint now, Commands& out);
   void send_pair(Sequence& sequence, const Pick& pick, Commands& out);
   void retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoint now, Commands& out);
+  static NodeId culprit_of(const Sequence& sequence, const NodeId& from, ErrorCode code);
+  [[nodiscard]] TimePoint give_up_at(const Request& request, const Sequence& sequence) const;
   void accept(Sequence& sequence, message::Token token, Commands& out);
   void release_ready(Sequence& sequence, Commands& out);
   void end_sequence(Sequence& sequence, Commands& out);

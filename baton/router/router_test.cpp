@@ -229,36 +229,55 @@ TEST_F(RouterTest, PrefillDeathBeforeIndexZeroGoesElsewhere) {
 }
 
 // Connected, but every attempt fails there.
+// A decode node that finds something wrong speaks of what it was sent.
 TEST_F(RouterTest, ANodeThatKeepsFailingIsAskedLast) {
   up("p", NodeRole::kPrefill);
+  up("p2", NodeRole::kPrefill);
   up("d", NodeRole::kDecode);
-  up("d2", NodeRole::kDecode);
-  const auto corrupt = [&](const std::string& node, std::uint64_t id) {
-    return refused(node, key(id, 1), true, ErrorCode::kCorruptFrame);
+  const auto corrupt = [&](std::uint64_t id) {
+    return refused("d", key(id, 1), true, ErrorCode::kCorruptFrame);
   };
   std::uint64_t id = 0;
   for (int fault = 0; fault < 3; ++fault) {
-    while (only<SendDecode>(start(++id)).node.value != "d") {
+    while (only<SendPrefill>(start(++id)).node.value != "p") {
     }
-    EXPECT_EQ(only<SendDecode>(corrupt("d", id)).node.value, "d2");
+    const Commands again = corrupt(id);
+    EXPECT_EQ(only<SendPrefill>(again).node.value, "p2");
+    EXPECT_EQ(only<SendDecode>(again).node.value, "d");
   }
   EXPECT_EQ(router_->stats().nodes_shunned, 1U);
   for (int n = 0; n < 5; ++n) {
-    EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d2") << "though it has the longer queue";
+    EXPECT_EQ(only<SendPrefill>(start(++id)).node.value, "p2") << "though it has the longer queue";
   }
   tick(kSecond);
-  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d") << "one more trial";
-  corrupt("d", id);
-  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d2");
+  EXPECT_EQ(only<SendPrefill>(start(++id)).node.value, "p") << "one more trial";
+  corrupt(id);
+  EXPECT_EQ(only<SendPrefill>(start(++id)).node.value, "p2");
   tick(kSecond);
-  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d2") << "for longer now";
-  down("d2");
-  EXPECT_EQ(only<SendDecode>(start(++id)).node.value, "d") << "nobody else is left";
+  EXPECT_EQ(only<SendPrefill>(start(++id)).node.value, "p2") << "for longer now";
+  down("p2");
+  EXPECT_EQ(only<SendPrefill>(start(++id)).node.value, "p") << "nobody else is left";
   token("p", key(id, 1), 0);
-  token("d", key(id, 1), 1);
-  EXPECT_EQ(router_->nodes().find(NodeId{"d"})->faults, 0U) << "it works again";
-  up("d2", NodeRole::kDecode);
+  EXPECT_EQ(router_->nodes().find(NodeId{"p"})->faults, 0U) << "it works again";
+  up("p2", NodeRole::kPrefill);
   EXPECT_EQ(router_->stats().nodes_shunned, 2U);
+}
+
+// The news of a death may come from the other node first: the one that lives keeps what it has.
+TEST_F(RouterTest, WhoReportsADeathIsNotBlamedForIt) {
+  pair();
+  up("d2", NodeRole::kDecode);
+  up("p2", NodeRole::kPrefill);
+  const Commands first = start(1);
+  const std::string decode = only<SendDecode>(first).node.value;
+  const std::string prefill = only<SendPrefill>(first).node.value;
+  const Commands again = refused(decode, key(1, 1), true, ErrorCode::kPeerLost);
+  EXPECT_NE(only<SendPrefill>(again).node.value, prefill);
+  const Commands other =
+      refused(only<SendPrefill>(again).node.value, key(1, 2), true, ErrorCode::kPeerLost);
+  EXPECT_NE(only<SendDecode>(other).node.value, only<SendDecode>(again).node.value);
+  Commands out;
+  router_->client_gone({0, 1}, now_, out);
 }
 
 TEST_F(RouterTest, DecodeDeathReplaysWithEmitted) {
@@ -654,8 +673,44 @@ TEST_F(RouterTest, AFullNodeDoesNotEndTheChoicesThatRun) {
             key(1, 2, 1));
   EXPECT_TRUE(all<Fail>(refused("d", key(1, 2, 1), true, ErrorCode::kOverloaded)).empty());
   EXPECT_EQ(only<SendDecode>(tick(kSecond)).submit.key, key(1, 3, 1)) << "it is tried again";
+  // And again, for longer than a request that nobody has seen a part of would be kept.
+  std::uint32_t epoch = 3;
+  for (int turn = 0; turn < 40; ++turn) {
+    now_ += 10 * kSecond;
+    EXPECT_TRUE(all<Fail>(refused("d", key(1, epoch, 1), true, ErrorCode::kOverloaded)).empty());
+    EXPECT_EQ(only<SendDecode>(tick(kSecond)).submit.key, key(1, ++epoch, 1));
+  }
   Commands out;
   router_->client_gone({0, 1}, now_, out);
+}
+
+// The same where one engine does all.
+TEST_F(RouterTest, AFullEngineDoesNotEndTheChoicesThatRun) {
+  make({.local_engine = true, .self = NodeId{"me"}, .exactness_tag = "mine"});
+  router_->set_local_ready(true);
+  start(1, 2);
+  only<RunLocal>(token("", key(1, 1), 0));
+  now_ += 60 * kSecond;
+  EXPECT_TRUE(refused("", key(1, 1, 1), true, ErrorCode::kOverloaded).size() <= 1) << "an abort";
+  EXPECT_EQ(only<RunLocal>(tick(kSecond)).submit.key, key(1, 2, 1));
+  token("", key(1, 2, 1), 0);
+  EXPECT_TRUE(all<Done>(token("", key(1, 1), 1, FinishReason::kStop)).empty());
+  only<Done>(token("", key(1, 2, 1), 1, FinishReason::kStop));
+}
+
+// Time at work is no time of waiting: a prefill that was lost after a minute is made again.
+TEST_F(RouterTest, WorkIsNoWaiting) {
+  pair();
+  start(1);
+  tick(100 * kSecond);
+  down("p");
+  down("d");
+  EXPECT_TRUE(all<Fail>(tick(29 * kSecond)).empty());
+  only<SendDecode>(up("d", NodeRole::kDecode));
+  tick(100 * kSecond);
+  down("d");
+  EXPECT_TRUE(all<Fail>(tick(Duration{})).empty());
+  EXPECT_EQ(only<Fail>(tick(2 * kSecond)).error.code, ErrorCode::kPeerLost);
 }
 
 // Every event in every state, at random: indices out, per choice, are always 0, 1, 2, ... with the

@@ -4,6 +4,7 @@
 
 #include "baton/router/router.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,7 +41,8 @@ struct Router::Sequence {
   Error last_error{ErrorCode::kUnavailable, "no node could take the request", {}, kRetryAfterMs};
   Duration backoff{};
   TimePoint retry_at{};       // kWaiting
-  TimePoint wait_deadline{};  // kWaiting: give up
+  TimePoint wait_deadline{};  // kWaiting: give up; time at work is added to it
+  TimePoint sent_at{};        // kRunning
   TimePoint silent_until{};   // kRunning: give the attempt up
   bool progressed = false;    // a token since the last attempt began
 
@@ -53,6 +55,12 @@ struct Router::Request {
   RequestId id;
   std::vector<std::unique_ptr<Sequence>> choices;  // by choice number
   std::size_t open = 0;
+
+  // A client has a part of its answer, which should not end for want of room.
+  [[nodiscard]] bool promised() const {
+    return std::any_of(choices.begin(), choices.end(),
+                       [](const auto& choice) { return !choice->submit.emitted.empty(); });
+  }
 };
 
 }  // namespace baton::router
