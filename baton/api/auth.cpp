@@ -38,7 +38,7 @@ std::optional<std::string_view> bearer(std::string_view value) {
 bool is_public(const http::HttpRequest& head) {
   const std::string& path = head.path;
   const bool reads = head.method == "GET" || head.method == "HEAD";
-  return path == "/health" || path == "/ready" || path == "/live" || (path == "/" && reads);
+  return reads && (path == "/health" || path == "/ready" || path == "/live" || path == "/");
 }
 
 std::string presented_key(const http::HttpRequest& head) {

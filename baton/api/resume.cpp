@@ -160,6 +160,9 @@ Result<std::string> resumed_tag(const EventId& id, std::uint64_t digest,
   if (digest != id.request_digest) {
     return fail(refused("belongs to another request: send the same body to the same path"));
   }
+  if (tags.empty()) {
+    return fail({ErrorCode::kUnavailable, "no node is connected that could go on", "", 1'000});
+  }
   const auto found = std::find_if(tags.begin(), tags.end(), [&](const std::string& tag) {
     return nodes_digest(tag) == id.nodes_digest;
   });

@@ -43,8 +43,11 @@ Error read_error(const beast::error_code& error) {
   if (error == beast::error::timeout) {
     return {ErrorCode::kDeadlineExceeded, "the request did not arrive in time", {}, 0};
   }
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+  if (error == http::error::header_limit) {
     return {ErrorCode::kPayloadTooLarge, "the request's headers are too large", "headers", 0};
+  }
+  if (error == http::error::buffer_overflow) {
+    return {ErrorCode::kPayloadTooLarge, "a line of the request is too long", {}, 0};
   }
   if (error == http::error::body_limit) {
     return {ErrorCode::kPayloadTooLarge, "the request's body is too large", {}, 0};

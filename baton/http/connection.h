@@ -19,6 +19,9 @@
 namespace baton::http {
 
 // What a connection tells its server; all calls come from the connection's strand.
+// What is read ahead of the parser: more than a head or a line of a chunk may have.
+inline constexpr std::size_t kMaxInputBytes = std::size_t{256} << 10U;
+
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
@@ -75,7 +78,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::shared_ptr<ConnectionOwner> owner_;
   ClientStream stream_;
   asio::any_io_executor strand_;
-  boost::beast::flat_buffer input_;
+  boost::beast::flat_buffer input_{kMaxInputBytes};
   std::string remote_;
   std::function<void()> on_gone_;
   net::AsyncEvent watch_ended_;

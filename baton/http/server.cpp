@@ -245,6 +245,10 @@ asio::awaitable<std::size_t> HttpServer::drain(Duration at_most) {
     left = core->open();
     core->on_each(&Connection::close);
   }
+  {
+    std::lock_guard lock(core->mutex_);
+    core->all_closed_.reset();  // its timer is of the caller's loop, which connections may outlive
+  }
   co_return left;
 }
 

@@ -411,6 +411,18 @@ TEST_F(ServerTest, ExpectContinue) {
   EXPECT_NE(client.until("# abc"), "");
 }
 
+// The name of a chunk has no end: no more of it is kept than of any other line.
+TEST_F(ServerTest, AnEndlessChunkExtensionIsCut) {
+  serve();
+  Client client(server_->port());
+  client.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;");
+  const std::string more(64U << 10U, 'a');
+  for (int i = 0; i < 16; ++i) {
+    client.send(more);
+  }
+  EXPECT_EQ(client.until("\r\n").substr(0, 12), "HTTP/1.1 413");
+}
+
 TEST_F(ServerTest, StreamsInChunks) {
   serve();
   Client client(server_->port());
