@@ -88,14 +88,21 @@ void EngineHost::start() {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "baton-engine");
     scheduler_->run();
+    ended_.set_value();
   });
 }
 
 void EngineHost::stop() {
-  if (thread_.joinable()) {
-    scheduler_->stop();
-    thread_.join();
+  if (!thread_.joinable()) {
+    return;
   }
+  scheduler_->stop();
+  if (ended_.get_future().wait_for(stall_) == std::future_status::timeout) {
+    log::error("the engine thread does not end within {} ms: exiting without it",
+               std::chrono::duration_cast<std::chrono::milliseconds>(stall_).count());
+    std::_Exit(EXIT_FAILURE);  // connections break, so peers and clients know at once
+  }
+  thread_.join();
 }
 
 bool EngineHost::alive() const {
@@ -118,6 +125,7 @@ message::NodeLoad EngineHost::load() const {
   load.free_blocks = std::min<std::uint64_t>(
       std::uint64_t{now.groups[0].free_blocks} + now.groups[0].cached_blocks, load.total_blocks);
   load.step_count = now.step_count;
+  load.turn_count = now.turn_count;
   return load;
 }
 

@@ -7,6 +7,7 @@
 #include "baton/handoff/coordinator.h"
 
 #include "apps/baton/options.h"
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -22,7 +23,8 @@ class EngineHost {
 
   // Starts the engine thread. Before it, set who consumes events().
   void start();
-  // Ends the thread; what runs ends as aborted. Idempotent.
+  // Ends the thread; what runs ends as aborted. One that stands still for --stall-ms cannot be
+  // ended: then the process is. Idempotent.
   void stop();
   // False once the engine thread has not come round for --stall-ms.
   [[nodiscard]] bool alive() const;
@@ -45,6 +47,7 @@ class EngineHost {
   std::unique_ptr<engine::BatchScheduler> scheduler_;
   engine::BlockGeometry geometry_;
   std::thread thread_;
+  std::promise<void> ended_;  // by the thread's last act
 };
 
 }  // namespace baton::app

@@ -95,7 +95,8 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
       ->check(CLI::Range(0, 86'400));
   flag(app, "--queue-deadline-ms", options.queue_deadline_ms, "longest wait before a request runs")
       ->check(CLI::PositiveNumber);
-  flag(app, "--request-deadline-ms", options.request_deadline_ms, "longest life of a request")
+  flag(app, "--prefill-deadline-ms", options.prefill_deadline_ms,
+       "longest time from the start of a prompt to its last chunk")
       ->check(CLI::PositiveNumber);
   flag(app, "--write-timeout-ms", options.write_timeout_ms,
        "a client that reads nothing that long is dropped")
@@ -108,7 +109,7 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--lease-ms", options.lease_ms, "silence after which a peer is dead")
       ->check(CLI::PositiveNumber);
   flag(app, "--stall-ms", options.stall_ms,
-       "time without a step after which a node that has work is stuck")
+       "time without a turn of its loop after which an engine is stuck")
       ->check(CLI::Range(2'000, 3'600'000));  // an idle loop turns once a second
   flag(app, "--handoff-deadline-ms", options.handoff_deadline_ms, "longest time of one KV transfer")
       ->check(CLI::PositiveNumber);

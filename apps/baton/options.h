@@ -62,7 +62,7 @@ struct ServeOptions {
   std::string max_body = "8M";
   int drain_timeout_s = 30;
   int queue_deadline_ms = 60'000;
-  int request_deadline_ms = 600'000;
+  int prefill_deadline_ms = 600'000;
   int write_timeout_ms = 30'000;
   double sse_ping_interval_s = 15;  // proxies cut silent streams after 30-60 s
   int beat_interval_ms = 250;

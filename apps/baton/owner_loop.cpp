@@ -244,7 +244,8 @@ void OwnerLoop::send_failed(const NodeId& node, const SequenceKey& key, const Er
   if (owner_ != nullptr) {
     owner_->abort(key, error);  // the attempt's other leg, if it went out
   }
-  const bool later = error.code != ErrorCode::kInvalidArgument;
+  const bool later =
+      error.code != ErrorCode::kInvalidArgument && error.code != ErrorCode::kContextTooLong;
   router_.on_refused(node, {key, later, error}, clock_.now(), more);
 }
 

@@ -60,7 +60,7 @@ handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
   handoff::CoordinatorOptions result;
   result.self = NodeId{options.node_id};
   result.queue_deadline_ms = options.queue_deadline_ms;
-  result.prefill_deadline_ms = options.request_deadline_ms;
+  result.prefill_deadline_ms = options.prefill_deadline_ms;
   result.handoff_deadline_ms = options.handoff_deadline_ms;
   result.stream_kv = options.stream_kv == "on";
   result.beat_interval_ms = options.beat_interval_ms;
@@ -108,6 +108,7 @@ class Server {
   asio::awaitable<void> drain();
   asio::awaitable<void> stop_control();
   void abandon_start();
+  asio::awaitable<Status> start_transport();
   asio::awaitable<void> stop_transport();
   void consume_engine_events();
   template <class T>
@@ -190,7 +191,7 @@ void Server::make_transport() {
   coordinator_ = std::make_unique<handoff::ServingCoordinator>(
       control_.executor(), coordinator_options(options_), transport_.get(),
       link_ ? &*link_ : nullptr, clock_);
-  or_die(transport_->start());
+  or_die(on_control(start_transport()));
 }
 
 void Server::make_owner() {
@@ -381,6 +382,8 @@ void Server::start() {
     or_die(http_->listen());
   }
 }
+
+asio::awaitable<Status> Server::start_transport() { co_return transport_->start(); }
 
 asio::awaitable<void> Server::stop_transport() {
   transport_->shutdown();

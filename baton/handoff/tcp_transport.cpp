@@ -66,14 +66,16 @@ void TcpTransport::Impl::admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpS
   auto peer = std::make_shared<TcpPeer>(std::move(theirs), std::move(stream), dialled);
   peer->bulk_address =
       net::HostPort{remote.host, static_cast<std::uint16_t>(peer->hello.serving_port())};
-  for (const auto& dialler : diallers_) {  // an address that is known to work is better
+  std::string address = peer->stream->peer();
+  for (const auto& dialler : diallers_) {  // as it was written in a flag, and is known to work
     if (dialler->answered == id) {
       peer->bulk_address = dialler->address;
+      address = net::to_string(dialler->address);
     }
   }
   peers_[id] = peer;
   reported_.erase(id.value);
-  message::NodeInfo info = node_info(peer->hello, peer->stream->peer());
+  message::NodeInfo info = node_info(peer->hello, address);
   events_.push_now(PeerUp{std::move(info), peer->hello.block_tokens()});
   tasks_.spawn(read_control(peer));
   tasks_.spawn(write_control(peer));

@@ -228,6 +228,18 @@ class DrainTest(EndedCase):
         self.assertFalse(stream.done)
         self.assertIsNotNone(stream.error(), stream.text[-300:])
 
+    def test_a_stuck_engine_does_not_keep_the_process(self):
+        """Its thread cannot be ended: the process ends without it, so that peers hear of it at once."""
+        nodes = self.start_own(make_single("stuck", "--stall-ms", 2000, "--drain-timeout", 0,
+                                           "--failpoints", "engine.step=sleep:600000@5"))
+        stream, bodies = begin(nodes, LONG)
+        read_rest(stream, bodies)
+        self.assertIn("does not answer", stream.error()["message"])
+        nodes.front.signal(signal.SIGTERM)
+        self.assertEqual(nodes.front.wait_exit(patient(10)), 1)
+        self.assertIn("does not end", nodes.front.log())
+        nodes.front.killed = True
+
     def test_stop_while_a_prompt_is_tokenized(self):
         """A handler that still waits then is destroyed last: sanitizer builds see what it touches."""
         node = self.start_own(make_single("stop-text", "--drain-timeout", 0)).front
