@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/model_files.h"
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -22,17 +23,7 @@ namespace baton::backend {
 
 // The shipped test model; tests that need it fail without it.
 inline std::string test_model_path() {
-  std::string path;
-  if (const char* given = std::getenv("BATON_TEST_MODEL")) {
-    path = given;
-  } else {
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    path = (cache != nullptr && *cache != '\0'
-                ? std::string(cache)
-                : std::string(home == nullptr ? "" : home) + "/.cache") +
-           "/baton/SmolLM2-135M-Instruct.Q4_1.gguf";
-  }
+  std::string path = testing::test_model_path();
   EXPECT_TRUE(std::filesystem::exists(path))
       << path << " is missing: run scripts/test, which fetches it, or set BATON_TEST_MODEL";
   return path;

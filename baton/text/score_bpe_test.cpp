@@ -77,19 +77,11 @@ TEST(ScoreBpe, CharactersComeOutWhole) {
   expect_whole_characters(small_tokenizer(), "pieces_strings.jsonl");
 }
 
-// Gemma's file is 240 MB: scripts/nightly fetches it.
-std::string gemma_path() {
-  if (const char* path = std::getenv("BATON_TEST_GEMMA")) {
-    return path;
-  }
-  return std::filesystem::path(test_model_path()).parent_path() / "gemma-3-270m-q4_k_m.gguf";
-}
-
 TEST(ScoreBpe, MatchesTheLibraryWithGemmasVocabulary) {
-  if (!std::filesystem::exists(gemma_path())) {
-    GTEST_SKIP() << gemma_path() << " is not there: scripts/nightly fetches it";
+  if (!std::filesystem::exists(testing::gemma_path())) {
+    GTEST_SKIP() << testing::gemma_path() << " is not there: scripts/nightly fetches it";
   }
-  const auto file = files::GgufFile::open(gemma_path());
+  const auto file = files::GgufFile::open(testing::gemma_path());
   ASSERT_TRUE(file) << file.error().message;
   const auto tokenizer = load_gguf_tokenizer(*file);
   ASSERT_TRUE(tokenizer) << tokenizer.error().message;

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/model_files.h"
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -20,15 +21,7 @@ namespace baton::text {
 
 using Json = nlohmann::ordered_json;
 
-inline std::string test_model_path() {
-  if (const char* path = std::getenv("BATON_TEST_MODEL")) {
-    return path;
-  }
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string base = cache != nullptr ? cache : std::string(home ? home : "") + "/.cache";
-  return base + "/baton/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
+using testing::test_model_path;
 
 // Opened once. Throws, which fails the test, when the model is not there.
 inline const files::GgufFile& test_model() {
