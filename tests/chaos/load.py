@@ -102,7 +102,7 @@ class Reader:
             self.last_id = stream.last_id or self.last_id
             if stream.done:
                 return True
-            if stream.whole.startswith("event: error") or "\n\nevent: error" in stream.whole:
+            if re.search("^event: error", stream.whole, re.M):
                 raise ConnectionFailed(f"{router.name}: an error event: {stream.whole[-300:]}")
         if not router.died_since(generation):
             raise ConnectionFailed(f"{router.name} lives: {problem}")
