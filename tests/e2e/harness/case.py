@@ -35,6 +35,7 @@ class Settings:
     model = None
     logs = None
     patience = 1.0  # factor on every timeout (sanitizer builds)
+    long = False  # more cases of what has a long form
 
 
 def patient(seconds):

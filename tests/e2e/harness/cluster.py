@@ -61,6 +61,13 @@ class Cluster:
         flags += self.flags + self.role_flags[role] + extra
         return Node(self.binary, node_id, flags, self.log_folder, self.stay)
 
+    def address_of(self, node, dialler):
+        """Where the nodes of the role `dialler` reach that node: a test may put something between."""
+        return node.serving
+
+    def _peers(self, role, nodes, dialler):
+        return [f"--{role}-peers", ",".join(self.address_of(node, dialler) for node in nodes)]
+
     def start(self, timeout_s=120, wait_ready=True):
         try:
             bind = ["--serving-bind", f"{LOOPBACK}:0"]
@@ -68,14 +75,15 @@ class Cluster:
                 self.decode.append(self._node("decode", index, bind).start())
             for node in self.decode:
                 node.wait_listening(timeout_s)
-            decode_peers = ["--decode-peers", ",".join(node.serving for node in self.decode)]
+            peers = self._peers("decode", self.decode, "prefill")
             for index in range(self.counts[0]):
-                self.prefill.append(self._node("prefill", index, bind + decode_peers).start())
+                self.prefill.append(self._node("prefill", index, bind + peers).start())
             for node in self.prefill:
                 node.wait_listening(timeout_s)
-            peers = ["--prefill-peers", ",".join(node.serving for node in self.prefill)]
+            peers = self._peers("prefill", self.prefill, "router")
+            peers += self._peers("decode", self.decode, "router")
             for index in range(self.counts[2]):
-                self.routers.append(self._node("router", index or "", peers + decode_peers).start())
+                self.routers.append(self._node("router", index or "", peers).start())
             for router in self.routers:
                 router.wait_listening(timeout_s)
                 if wait_ready:
