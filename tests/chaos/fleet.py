@@ -1,5 +1,5 @@
-"""The processes of the kill test: prefill and decode nodes, and the routers in front of them, that die
-and come back at the same address."""
+"""The processes of these tests: prefill and decode nodes, and the routers in front of them, that die or
+leave and come back at the same address."""
 import os
 import pathlib
 import signal
@@ -50,11 +50,12 @@ class Slot:
         self.address = f"{LOOPBACK}:{free_port()}"
         self.generation = 0
         self.armed = None  # failpoint=kill@pass
+        self.leaving = False  # it was told to stop, and has not been started again
         self.up = False  # it listens and knows the others; until its death is noticed
         self.node = None
 
     def launch(self, armed=None, keep_id=True):
-        self.armed = armed
+        self.armed, self.leaving = armed, False
         node_id = self.name if keep_id else f"{self.name}-{self.generation}"
         flags = ["-m", self.fleet.model, "--node-role", self.role, "--node-id", node_id, "--host", LOOPBACK]
         if self.role == "router":
@@ -65,6 +66,7 @@ class Slot:
                       "--block-tokens", [64, 128][self.index % 2]]
         for peers in {"prefill": ["decode"], "router": ["prefill", "decode"]}.get(self.role, []):
             flags += [f"--{peers}-peers", ",".join(slot.address for slot in self.fleet.of(peers))]
+        flags += self.fleet.flags.get(self.role, [])
         if armed:
             flags += ["--failpoints", armed]
         self.node = Node(self.fleet.binary, f"{self.name}.{self.generation}", flags, self.fleet.logs).start()
@@ -72,6 +74,10 @@ class Slot:
 
     def dead(self):
         return self.node.process.poll() is not None
+
+    def is_leaving(self, generation):
+        """That generation of it was told to stop."""
+        return self.leaving or self.generation != generation
 
     def died_since(self, generation, within_s=5):
         """True once the process of that generation is gone. A connection breaks a moment earlier."""
@@ -90,10 +96,13 @@ class Slot:
 
 
 class Fleet:
-    def __init__(self, arguments, logs, source):
+    """arm: role -> failpoint of its processes at their first start, which they are not meant to die of.
+    failpoints: what is started again may die by one. flags: role -> more flags of its processes."""
+
+    def __init__(self, arguments, logs, source, arm=None, failpoints=False, flags=None):
         self.binary, self.model, self.logs, self.source = arguments.binary, arguments.model, logs, source
-        self.kv_memory, self.arm = arguments.kv_memory, arguments.arm
-        self.failpoints = not arguments.no_failpoints
+        self.kv_memory, self.arm, self.failpoints = arguments.kv_memory, arm or {}, failpoints
+        self.flags = flags or {}
         self.slots = [Slot(self, role, index) for role in ("decode", "prefill") for index in range(2)]
         self.slots += [Slot(self, "router", index) for index in range(arguments.routers)]
         self.limits = {}  # role -> descriptors when idle and warm
@@ -106,8 +115,8 @@ class Fleet:
 
     def start(self):
         for slot in self.slots:
-            slot.launch(self.arm if slot.role == "prefill" else None)
-            slot.armed = None  # it is not meant to die of it
+            slot.launch(self.arm.get(slot.role))
+            slot.armed = None
         for slot in self.slots:
             slot.node.wait_listening(START_S)
         for slot in self.engines() + self.of("router"):

@@ -1,4 +1,4 @@
-"""The load of the kill test: streams of many kinds, each compared with what a cold single node answered. A
+"""The load of these tests: streams of many kinds, each compared with what a cold single node answered. A
 client that loses its router goes on at another one."""
 import json
 import random
@@ -55,9 +55,17 @@ def stream_lines(client, body):
     return stream.canonical()
 
 
+def split_at_error(text):
+    """The events before an error event (a comment may stand right before it), and the rest; no rest when
+    there is none."""
+    found = re.search("^event: error", text, re.M)
+    return (text[:found.start()], text[found.start():]) if found else (text, "")
+
+
 class Reader:
     """One client that reads one answer from routers that may die: from each but the first it asks for
-    what follows the last whole event. Only a router that died is left; nothing else is forgiven."""
+    what follows the last whole event. Only a router that died, or that was told to stop, is left; nothing
+    else is forgiven."""
 
     def __init__(self, routers, source, body):
         self.routers, self.source, self.body = routers, source, body
@@ -85,7 +93,7 @@ class Reader:
         return self.source.choice([router for router in up if router is not last] or up or self.routers)
 
     def _read_from(self, router):
-        """True when the answer is whole, False when the router died."""
+        """True when the answer is whole, False when the router died or is leaving."""
         generation, stream, problem = router.generation, None, "cut"
         if self.last_id:
             self.resumed += 1
@@ -96,14 +104,19 @@ class Reader:
         except (ConnectionFailed, OSError) as error:
             problem = str(error)
         if stream is not None:
+            if stream.status == 503 and router.is_leaving(generation):
+                return False
             if stream.status != 200:
                 raise ConnectionFailed(f"{router.name}: status {stream.status}: {stream.text.strip()[:300]}")
-            self.text += stream.whole
+            events, error = split_at_error(stream.whole)
+            self.text += events
             self.last_id = stream.last_id or self.last_id
             if stream.done:
                 return True
-            if re.search("^event: error", stream.whole, re.M):
-                raise ConnectionFailed(f"{router.name}: an error event: {stream.whole[-300:]}")
+            if error and router.is_leaving(generation):
+                return False  # its drain ended before the answer
+            if error:
+                raise ConnectionFailed(f"{router.name}: an error event: {error[-300:]}")
         if not router.died_since(generation):
             raise ConnectionFailed(f"{router.name} lives: {problem}")
         return False
