@@ -268,6 +268,7 @@ Status ApiServer::admit(std::size_t position) const {
 asio::awaitable<void> ApiServer::generate(api::Endpoint endpoint, http::HttpRequest request,
                                           http::ResponseWriter& writer) {
   const Admission admission(requests_);
+  BATON_LEAKPOINT();
   if (const Status admitted = admit(admission.position()); !admitted) {
     // Made before the co_await: g++ 12 destroys aggregates made inside of one twice.
     http::HttpResponse refusal = api::error_response(admitted.error());

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace baton::failpoints {
 namespace {
@@ -111,6 +112,19 @@ bool hit(std::string_view name) {
     std::this_thread::sleep_for(std::chrono::milliseconds(point.sleep_ms));
   }
   return true;
+}
+
+void leak() {
+  constexpr std::size_t kLeakedBytes = std::size_t{1} << 20U;
+  if (hit("leak.memory")) {
+    // Kept, not lost: a leak detector is not what is to find it. Written, so that it is resident.
+    static std::vector<std::vector<char>> hoard;
+    std::lock_guard lock(mutex);
+    hoard.emplace_back(kLeakedBytes, 'x');
+  }
+  if (hit("leak.descriptor")) {
+    static_cast<void>(::dup(STDERR_FILENO));
+  }
 }
 
 }  // namespace baton::failpoints

@@ -196,6 +196,7 @@ class BatchScheduler {
   bool grow_lease(const Sequence& sequence, Lease& lease);
   [[nodiscard]] message::LeasedBlocks blocks_of(message::LeaseId id, const Lease& lease);
   bool take_back(Sequence& sequence);
+  void keep_one_block(Lease& lease);
   // audit.cpp
   void settle();
   void publish_gauges();

@@ -1,6 +1,7 @@
 // Both ends of a handoff as the engine sees them: blocks are lent, taken back, or become a sequence
 // that decodes as if it had been prefilled here.
 #include "baton/base/check.h"
+#include "baton/base/failpoints.h"
 #include "baton/engine/batch_scheduler.h"
 
 #include <fmt/format.h>
@@ -226,7 +227,10 @@ void BatchScheduler::release(message::LeaseId lease) {
     return;
   }
   const SequenceKey key = found->second.key;
-  leases_.erase(found);
+  if (BATON_FAILPOINT("leak.block")) {
+    keep_one_block(found->second);
+  }
+  leases_.erase(lease.value);
   const auto owner = sequences_.find(key);
   if (owner == sequences_.end() || owner->second->lease != lease) {
     return;  // it was aborted before, or a newer lease holds it
@@ -241,6 +245,21 @@ void BatchScheduler::release(message::LeaseId lease) {
     default:
       owner->second->lease = {};
       break;
+  }
+}
+
+// For the soak test: a lease of one block that nobody knows of.
+void BatchScheduler::keep_one_block(Lease& lease) {
+  for (std::vector<kv::BlockRef>& refs : lease.refs) {
+    const auto held =
+        std::find_if(refs.begin(), refs.end(), [](const auto& ref) { return !ref.empty(); });
+    if (held != refs.end()) {
+      Lease kept;
+      kept.refs.resize(pools_.size());
+      kept.refs[static_cast<std::size_t>(&refs - lease.refs.data())].push_back(std::move(*held));
+      leases_.emplace(next_lease_++, std::move(kept));
+      return;
+    }
   }
 }
 
