@@ -2,9 +2,10 @@
 import pathlib
 import socket
 import threading
+import time
 
 from harness.case import (CHAT, COMPLETIONS, CONTEXT, GREEDY, E2eCase, Settings, ask, completion,
-                          make_cluster, make_single, pair, patient, single, token_prompt)
+                          make_cluster, make_single, pair, patient, reference, single, token_prompt)
 from harness.cluster import LOOPBACK
 from harness.node import Node, free_port, wait_until
 
@@ -160,21 +161,32 @@ class RequestTest(E2eCase):
             named = dict(completion([100], max_tokens=1), model=models["data"][0]["id"])
             self.assertEqual(client.post(COMPLETIONS, named).status, 200)
 
-    def test_deep_nesting_beside_a_stream(self):
-        """B40: a few kilobytes of brackets must not end the process or the stream."""
+    def test_b40_deep_nesting_beside_a_stream(self):
+        """A few kilobytes of brackets must not end the process or the stream, nor take long."""
+        beside = completion(token_prompt(20), max_tokens=400, ignore_eos=True,
+                            stream_options={"include_usage": True}, **GREEDY)
+        message = '{"messages":[{"role":"user","content":'
         for nodes, client in self.each():
-            stream = client.stream(COMPLETIONS, completion(token_prompt(20), max_tokens=40,
-                                                           ignore_eos=True))
+            stream = client.stream(COMPLETIONS, beside)
             bodies = iter(stream)
             next(bodies)
             for depth in (3000, 10_000, 100_000):
-                for body in ('{"messages":[],"tools":' + "[" * depth + "]" * depth + "}",
+                arrays = "[" * depth + "]" * depth
+                for body in ('{"messages":[],"tools":' + arrays + "}",
                              '{"prompt":"x","unknown":' + '{"a":' * depth + "1" + "}" * depth + "}",
+                             message + arrays + "}]}",
+                             message + "[" * depth,
+                             '{"a":' * depth,
                              "[" * depth):
-                    self.assert_error(client.post(CHAT, body), 400)
+                    for path in (CHAT, COMPLETIONS):
+                        began = time.monotonic()
+                        self.assert_error(client.post(path, body), 400)
+                        self.assertLess(time.monotonic() - began, patient(1))
             for _ in bodies:
                 pass
             self.assertTrue(stream.done)
+            self.assertEqual(stream.canonical(), reference(beside).lines)
+            self.assertTrue(all(node.running() for node in nodes.nodes))
 
 
 class LimitsTest(E2eCase):

@@ -147,22 +147,29 @@ class LeaveTest(EndedCase):
                 self.assertEqual(client.get("/ready").status, 200)
 
     def test_b03_client_leaves_between_the_legs(self):
-        """D is frozen once P has finished; the client leaves; D goes on: nothing is kept, and D
-        never runs one of them. Repeated within D's lease, so that it is slow and not dead."""
+        """D is frozen while P works; the client leaves once P has finished; D goes on: nothing is
+        kept, and D never runs one of them. 50 times, each within D's lease, so that it is slow and not
+        dead. Every other time D goes on at the very moment at which the client leaves: the news may
+        reach P later, and D may make a token of what it got by then."""
         nodes = pair()
-        decode = nodes.decode[0]
+        decode, prefill = nodes.decode[0], nodes.prefill[0]
         made = "baton_tokens_generated_total"
-        for round_number in range(10):
+        common = token_prompt(480, seed=3)  # P has it from the first time on
+        for round_number in range(50):
+            at_once = round_number % 2 == 1
             before = scrape(decode).sum(made)
             decode.signal(signal.SIGSTOP)
-            body = dict(LONG, prompt=token_prompt(200, seed=round_number))
+            body = dict(LONG, prompt=common + token_prompt(20, seed=300 + round_number))
             try:
                 stream, _ = begin(nodes, body, tokens=1)
                 stream.close()
+                if not at_once:
+                    wait_until(lambda: busy(scrape(prefill)) == (0, 0, 0), patient(2),
+                               "the prefill node holds nothing, whatever the decode node does")
             finally:
                 decode.signal(signal.SIGCONT)
-            self.wait_idle(nodes, seconds=3.0)
-            self.assertLessEqual(scrape(decode).sum(made) - before, 2)
+            self.wait_idle(nodes, seconds=2.0)
+            self.assertLessEqual(scrape(decode).sum(made) - before, 2 if at_once else 0)
         wait_until(lambda: nodes.front.ready_status() == 200, patient(10), "the router is ready")
         body = completion(token_prompt(16), max_tokens=4, **GREEDY)
         self.assert_same(ask(nodes, body), body)

@@ -1,6 +1,6 @@
 """B27: what is cached is not computed again, and nobody can tell by the answer."""
-from harness.case import (GREEDY, SEEDED, E2eCase, ask, ask_all, completion, make_single, pair,
-                          reference, token_prompt)
+from harness.case import (GREEDY, SEEDED, E2eCase, ask, ask_all, completion, make_cluster, make_single,
+                          pair, reference, token_prompt)
 from harness.metrics import expected_kv_bytes, scrape
 
 BLOCK = 64  # of the pair's prefill node
@@ -49,6 +49,28 @@ class PrefixCacheTest(E2eCase):
             self.assertEqual(answer.served["path"], "split")
             self.assertEqual(answer.served["kv_bytes"], expected_kv_bytes(len(prompt) - known))
         self.wait_idle(pair())
+
+    def test_b04_the_decode_node_has_a_part_of_the_prefix(self):
+        """It has the first k blocks of a string, and gets the string at a length around a block's end:
+        only what it lacks comes over, and lands where it belongs."""
+        block = 32
+        nodes = self.start_own(make_cluster("prefix-part", flags=["-t", 1], decode_flags=["--block-tokens", block],
+                                            prefill_flags=["--block-tokens", 64]))
+        text = token_prompt(32 * block + 1, 2760)
+        for k in (0, 1, 31, 32):
+            for length in (32 * block - 1, 32 * block, 32 * block + 1):
+                with self.subTest(k=k, length=length):
+                    salt = f"b04 {k} {length}"  # nobody has anything else of it
+                    if k:
+                        earlier = completion(text[:k * block], max_tokens=2, ignore_eos=True, cache_salt=salt, **GREEDY)
+                        self.assertEqual(ask(nodes, earlier).served["path"], "split")
+                    body = completion(text[:length], max_tokens=32, ignore_eos=True, **GREEDY)
+                    answer = ask(nodes, dict(body, cache_salt=salt))
+                    self.assertEqual(answer.lines, reference(body).lines)
+                    self.assertEqual(answer.served["path"], "split")
+                    known = min(k * block, whole_tiles(length - 1))
+                    self.assertEqual(answer.served["kv_bytes"], expected_kv_bytes(length - known))
+        self.wait_idle(nodes)
 
     def test_choices_share_their_prompt(self):
         """n > 1: the prompt is computed and sent once, and each choice is that of a cold run."""
