@@ -139,6 +139,40 @@ TEST(shipment, a_block_is_done_when_it_was_sent_and_acked) {
   EXPECT_FALSE(s.payload.on_ack(tiles(0xFFFFFFFF, 2)));
 }
 
+// Two frames of one block, acked out of order: an Ack counts once for each frame. Counted twice,
+// the second frame's would stand for the first one's too, and the block would be given back while
+// the receiver still lacks a part of it.
+TEST(shipment, an_ack_counts_once_for_a_frame) {
+  kv::KvLayout own = layout();
+  own.block_tokens = 128;  // four tiles a block
+  std::vector<wire::pb::TileRange> ranges = tiles(0, 1);
+  ranges.push_back(tiles(1, 3)[0]);
+  ranges.push_back(tiles(4, 2)[0]);
+  PayloadShipment payload(own, ranges, 192, 1);
+  payload.set_computed(192);
+  BulkSent answer;
+  std::vector<wire::BlocksHeader> frames;
+  while (const auto frame = payload.take_next()) {
+    payload.on_sent(frame->number, &answer);
+    frames.push_back(frame->blocks);
+  }
+  ASSERT_GE(frames.size(), 3U);
+  const auto of_first_block = static_cast<std::size_t>(
+      std::count_if(frames.begin(), frames.end(),
+                    [](const wire::BlocksHeader& frame) { return frame.first_tile < 4; }));
+  ASSERT_GE(of_first_block, 2U);
+  // All but the first frame of the block, and some of them again.
+  EXPECT_TRUE(payload.on_ack(tiles(1, 3)));
+  EXPECT_TRUE(payload.on_ack(tiles(1, 3)));
+  EXPECT_TRUE(payload.on_ack(tiles(2, 1)));
+  EXPECT_TRUE(payload.on_ack(tiles(5, 1)));
+  EXPECT_TRUE(payload.take_done_blocks().empty());
+  EXPECT_TRUE(payload.on_ack(tiles(0, 1)));
+  const std::vector<message::BlockRange> done = payload.take_done_blocks();
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].first, 0U);
+}
+
 TEST(shipment, a_frame_that_failed_never_frees_its_block) {
   Shipment s;
   s.payload.set_computed(64);

@@ -14,7 +14,7 @@ from support import breaking  # noqa: E402
 SIMULATION = "simulation_test"
 # Of these the simulation sees nothing: its links keep their order, an Ack that comes twice does harm
 # only where two frames share a block, what is left of an ended epoch finds no sequence. Unit tests
-# see the first and the last; nobody sees the second yet.
+# see them.
 ROUTER, HANDOFF = "router_test", "handoff_test"
 SEEDS = 1000
 
