@@ -1,5 +1,6 @@
 #include "baton/handoff/decode_role.h"
 
+#include "baton/base/cells.h"
 #include "baton/base/check.h"
 #include "baton/base/failpoints.h"
 #include "baton/base/log.h"
@@ -17,6 +18,7 @@ namespace baton::handoff {
 void DecodeRole::handle(DecodeInput input, TimePoint now) {
   // kill: the node dies between two changes of state, or with what it decided still unsent.
   static_cast<void>(BATON_FAILPOINT("decode_role.before"));
+  BATON_CELLS(count_cells(input));
   std::visit([&](auto&& item) { on(std::forward<decltype(item)>(item), now); }, std::move(input));
   static_cast<void>(BATON_FAILPOINT("decode_role.after"));
 }
@@ -48,7 +50,7 @@ void DecodeRole::on(DecodeRoleHandoff handoff, TimePoint now) {
                         context_.options.queue_deadline_ms, now);
   entries_.emplace(key, std::move(entry));
   for (const CommitReceived& commit : kept_.take(key)) {
-    on(commit, now);
+    handle(commit, now);
   }
 }
 
@@ -387,6 +389,7 @@ void DecodeRole::tick(TimePoint now) {
     }
   }
   for (const auto& [key, error] : late) {
+    BATON_CELLS(count_late(key, error));
     fail_handoff(entries_.find(key), error, now);
   }
 }
@@ -407,7 +410,7 @@ void DecodeRole::stop(const Error& reason, TimePoint now) {
     keys.push_back(key);
   }
   for (const SequenceKey& key : keys) {
-    on(AbortInput{std::nullopt, key, reason, false}, now);
+    handle(AbortInput{std::nullopt, key, reason, false}, now);
   }
 }
 

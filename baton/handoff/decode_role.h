@@ -106,6 +106,10 @@ class DecodeRole {
   void end(Entries::iterator at, Outcome outcome, TimePoint now);
   void unwatch(Entries::iterator at);
 
+  // With BATON_FAILPOINTS only, see cells.h: which cells of the table the input is about to meet.
+  void count_cells(const DecodeInput& input) const;
+  void count_late(const SequenceKey& key, const Error& error) const;
+
   RoleContext context_;
   ReservationTable& table_;
   ActiveSequences& active_;

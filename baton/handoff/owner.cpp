@@ -85,12 +85,14 @@ void Owner::end_attempt(const SequenceKey& key, const NodeId& ended_by, const Er
 
 void Owner::abort(const SequenceKey& key, const Error& reason) {
   for (const SequenceKey& named : keys_named_by(attempts_, key)) {
+    BATON_CELLS(count_cell(named, cells::OwnerEvent::kAbortAll));
     end_attempt(named, NodeId{}, &reason);
   }
 }
 
 void Owner::abort(const NodeId& node, const SequenceKey& key, const Error& reason) {
   for (const SequenceKey& named : keys_named_by(attempts_, key)) {
+    BATON_CELLS(count_cell(named, cells::OwnerEvent::kAbortLeg));
     auto& legs = attempts_.at(named).legs;
     const auto removed = std::erase_if(legs, [&](const Leg& leg) { return leg.node == node; });
     if (removed > 0) {
@@ -113,6 +115,10 @@ std::vector<OwnerEvent> Owner::drain() {
 }
 
 bool Owner::take_token(const NodeId& from, const message::Token& token) {
+  BATON_CELLS(count_cell(from, token.key,
+                         token.finish == message::FinishReason::kNone
+                             ? cells::OwnerEvent::kToken
+                             : cells::OwnerEvent::kLastToken));
   Leg* leg = find_leg(from, token.key);
   if (leg == nullptr) {
     return false;
@@ -168,6 +174,11 @@ bool Owner::is_end_of_attempt(const NodeId& node, const SequenceKey& key) {
 }
 
 void Owner::on_refused(const NodeId& from, message::Refused refused) {
+  BATON_CELLS(count_cell(from, refused.key, cells::OwnerEvent::kRefused));
+  take_refusal(from, std::move(refused));
+}
+
+void Owner::take_refusal(const NodeId& from, message::Refused refused) {
   if (is_end_of_attempt(from, refused.key)) {
     end_attempt(refused.key, from, &refused.error);
     events_.push_unbounded(NodeRefused{from, std::move(refused)});
@@ -175,6 +186,7 @@ void Owner::on_refused(const NodeId& from, message::Refused refused) {
 }
 
 void Owner::on_finished(const NodeId& from, message::Finished finished) {
+  BATON_CELLS(count_cell(from, finished.key, cells::OwnerEvent::kFinished));
   if (is_end_of_attempt(from, finished.key)) {
     end_attempt(finished.key, from, &finished.error);
     events_.push_unbounded(NodeFinished{from, std::move(finished)});
@@ -183,12 +195,14 @@ void Owner::on_finished(const NodeId& from, message::Finished finished) {
 
 void Owner::on_abort(const NodeId& from, const SequenceKey& key, const Error& reason) {
   for (const SequenceKey& named : keys_named_by(attempts_, key)) {
+    BATON_CELLS(count_cell(from, named, cells::OwnerEvent::kAbort));
     // What it could not read, it will not read the next time either.
-    on_refused(from, {named, reason.code != ErrorCode::kProtocol, reason});
+    take_refusal(from, {named, reason.code != ErrorCode::kProtocol, reason});
   }
 }
 
 void Owner::on_lost(const NodeId& node, const SequenceKey& key, const Error& reason) {
+  BATON_CELLS(count_cell(node, key, cells::OwnerEvent::kLost));
   if (find_leg(node, key) != nullptr) {
     end_attempt(key, NodeId{}, &reason);
     events_.push_unbounded(NodeFinished{node, {key, message::FinishReason::kError, reason}});
@@ -204,6 +218,7 @@ void Owner::on_peer_down(const NodeId& peer, const Error& reason) {
   std::vector<SequenceKey> lost;
   for (const auto& [key, attempt] : attempts_) {
     for (const Leg& leg : attempt.legs) {
+      BATON_CELLS(if (leg.node == peer) { count_cell(peer, key, cells::OwnerEvent::kDown); });
       if (leg.node == peer && !is_over(leg)) {
         lost.push_back(key);
       }
@@ -222,10 +237,42 @@ void Owner::on_load(const NodeId& node, const message::NodeLoad& load, bool drai
   events_.push_unbounded(NodeLoadChanged{node, load, draining});
 }
 
+#ifdef BATON_FAILPOINTS
+
+void Owner::count_cell(const SequenceKey& key, cells::OwnerEvent event) const {
+  using State = cells::OwnerState;
+  State state = State::kNone;
+  if (const auto found = attempts_.find(key); found != attempts_.end()) {
+    const Attempt& attempt = found->second;
+    const auto is = [&](auto what) {
+      return std::any_of(attempt.legs.begin(), attempt.legs.end(), what);
+    };
+    state = is([](const Leg& leg) { return leg.role == LegRole::kLocal; }) ? State::kAlone
+            : attempt.decoding                                             ? State::kDecoding
+            : is(is_over)                                                  ? State::kPrefilled
+                                                                           : State::kAsked;
+  }
+  cells::owner().hit(state, event);
+}
+
+void Owner::count_cell(const NodeId& node, const SequenceKey& key, cells::OwnerEvent event) {
+  const Leg* const leg = find_leg(node, key);
+  const bool of_prefill = leg != nullptr && leg->role == LegRole::kPrefill;
+  const auto place = static_cast<std::uint8_t>(event) + (of_prefill ? cells::kOfPrefill : 0);
+  if (leg == nullptr) {
+    cells::owner().hit(cells::OwnerState::kNone, event);  // whatever else the attempt is doing
+  } else {
+    count_cell(key, static_cast<cells::OwnerEvent>(place));
+  }
+}
+
+#endif
+
 void Owner::stop() {
   const Error reason{ErrorCode::kUnavailable, "the owner is shutting down"};
   while (!attempts_.empty()) {
     const SequenceKey key = attempts_.begin()->first;
+    BATON_CELLS(count_cell(key, cells::OwnerEvent::kStop));
     end_attempt(key, NodeId{}, &reason);
   }
   events_.close();

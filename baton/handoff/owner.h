@@ -11,6 +11,7 @@
 #include "baton/base/clock.h"
 #include "baton/base/ids.h"
 #include "baton/base/result.h"
+#include "baton/handoff/cells.h"
 #include "baton/handoff/leases.h"
 #include "baton/handoff/options.h"
 #include "baton/handoff/outbox.h"
@@ -112,6 +113,11 @@ class Owner {
     bool decoding = false;
   };
 
+  // With BATON_FAILPOINTS only, see cells.h. An event of a node, as of a decode or lone leg, and of
+  // our own side.
+  void count_cell(const NodeId& node, const SequenceKey& key, cells::OwnerEvent event);
+  void count_cell(const SequenceKey& key, cells::OwnerEvent event) const;
+
   Status add_leg(const NodeId& node, const SequenceKey& key, wire::Control message, LegRole role,
                  TimePoint now);
   // Forgets the attempt; with a reason, every leg but the one on `ended_by` gets an Abort.
@@ -119,6 +125,7 @@ class Owner {
   Leg* find_leg(const NodeId& node, const SequenceKey& key);
   bool take_token(const NodeId& from, const message::Token& token);
   void begin_decoding(const SequenceKey& key);
+  void take_refusal(const NodeId& from, message::Refused refused);
   // The node's leg ended badly. False when the attempt goes on without it, or does not know it.
   bool is_end_of_attempt(const NodeId& node, const SequenceKey& key);
 

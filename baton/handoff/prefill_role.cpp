@@ -1,5 +1,6 @@
 #include "baton/handoff/prefill_role.h"
 
+#include "baton/base/cells.h"
 #include "baton/base/check.h"
 #include "baton/base/failpoints.h"
 #include "baton/base/log.h"
@@ -16,6 +17,7 @@ namespace baton::handoff {
 void PrefillRole::handle(PrefillInput input, TimePoint now) {
   // kill: the node dies between two changes of state, or with what it decided still unsent.
   static_cast<void>(BATON_FAILPOINT("prefill_role.before"));
+  BATON_CELLS(count_cells(input));
   std::visit([&](auto&& item) { on(std::forward<decltype(item)>(item), now); }, std::move(input));
   static_cast<void>(BATON_FAILPOINT("prefill_role.after"));
 }
@@ -45,7 +47,7 @@ void PrefillRole::on(PrefillRoleRequest request, TimePoint now) {
                         context_.options.queue_deadline_ms, now);
   entries_.emplace(key, std::move(entry));
   for (const GrantInput& grant : kept_.take(key)) {
-    on(grant, now);
+    handle(grant, now);
   }
 }
 
@@ -299,6 +301,7 @@ void PrefillRole::tick(TimePoint now) {
   for (const SequenceKey& key : late) {
     const auto at = entries_.find(key);
     const Entry& entry = at->second;
+    BATON_CELLS(count_late(key, entry.linked));
     if (!entry.linked) {
       lost_counterpart(at,
                        Error{ErrorCode::kPeerLost, fmt::format("no connection to decode node {}",
@@ -332,7 +335,7 @@ void PrefillRole::stop(const Error& reason, TimePoint now) {
     keys.push_back(key);
   }
   for (const SequenceKey& key : keys) {
-    on(AbortInput{std::nullopt, key, reason, false}, now);
+    handle(AbortInput{std::nullopt, key, reason, false}, now);
   }
 }
 

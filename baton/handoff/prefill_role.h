@@ -131,6 +131,10 @@ class PrefillRole {
   void erase(Entries::iterator at);
   [[nodiscard]] wire::pb::Commit commit_of(const Entry& entry) const;
 
+  // With BATON_FAILPOINTS only, see cells.h: which cells of the table the input is about to meet.
+  void count_cells(const PrefillInput& input) const;
+  void count_late(const SequenceKey& key, bool linked) const;
+
   RoleContext context_;
   Entries entries_;
   KeptMessages<GrantInput> kept_;

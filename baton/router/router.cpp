@@ -125,10 +125,12 @@ void Router::client_gone(RequestId id, TimePoint now, Commands& out) {
   history_.set_time(now);
   Request* request = find(id);
   if (request == nullptr) {
+    BATON_CELLS(count_cell({id, {}, {}}, nullptr, cells::Event::kClientGone));
     return;
   }
   const Error reason{ErrorCode::kCancelled, "the client has left", {}, 0};
   for (const auto& sequence : request->choices) {
+    BATON_CELLS(count_cell(sequence->submit.key, nullptr, cells::Event::kClientGone));
     abort_legs(*sequence, reason, out);
   }
   erase(id, End::kAborted, {});
@@ -136,6 +138,7 @@ void Router::client_gone(RequestId id, TimePoint now, Commands& out) {
 
 void Router::stop_choice(RequestId id, Choice choice, TimePoint now, Commands& out) {
   history_.set_time(now);
+  BATON_CELLS(count_cell({id, choice, {}}, nullptr, cells::Event::kStopped));
   Request* request = find(id);
   if (request == nullptr || choice.value >= request->choices.size()) {
     return;
@@ -155,6 +158,7 @@ void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, T
                        Commands& out) {
   history_.set_time(now);
   for (message::Token& token : tokens) {
+    BATON_CELLS(count_token(from, token));
     Sequence* sequence = find_live(token.key, from);
     if (sequence == nullptr) {
       count(stats_->dead_epochs_dropped);
@@ -256,6 +260,8 @@ void Router::release_ready(Sequence& sequence, Commands& out) {
 void Router::on_refused(const NodeId& from, const message::Refused& event, TimePoint now,
                         Commands& out) {
   history_.set_time(now);
+  BATON_CELLS(count_cell(event.key, &from,
+                         event.later ? cells::Event::kRefusedLater : cells::Event::kRefusedNever));
   Sequence* sequence = find_live(event.key, from);
   if (sequence == nullptr) {
     count(stats_->dead_epochs_dropped);
@@ -269,6 +275,11 @@ void Router::on_refused(const NodeId& from, const message::Refused& event, TimeP
 void Router::on_finished(const NodeId& from, const message::Finished& event, TimePoint now,
                          Commands& out) {
   history_.set_time(now);
+  BATON_CELLS(
+      count_cell(event.key, &from,
+                 event.reason != message::FinishReason::kError || worth_retrying(event.error.code)
+                     ? cells::Event::kGivenUp
+                     : cells::Event::kFailed));
   Sequence* sequence = find_live(event.key, from);
   if (sequence == nullptr) {
     count(stats_->dead_epochs_dropped);
@@ -291,6 +302,7 @@ void Router::on_node_up(const message::NodeUp& event, TimePoint now, Commands& o
   was_ready_ = was_ready_ || has_pair();
   for (const SequenceKey& key : keys()) {
     Request* request = find(key.request);
+    BATON_CELLS(count_cell(key, nullptr, cells::Event::kNodeUp));
     if (request == nullptr) {
       continue;
     }
@@ -306,6 +318,7 @@ void Router::on_node_down(const message::NodeDown& event, TimePoint now, Command
   nodes_.down(event);
   prefixes_.forget(event.id);
   for (const SequenceKey& key : keys()) {
+    BATON_CELLS(count_cell(key, &event.id, cells::Event::kNodeDown));
     Sequence* sequence = find_live(key, event.id);
     if (sequence != nullptr) {
       retry(*sequence, event.id,
@@ -331,11 +344,14 @@ void Router::tick(TimePoint now, Commands& out) {
     Sequence& sequence = *request->choices[key.choice.value];
     if (sequence.state == Sequence::State::kWaiting) {
       if (now >= give_up_at(*request, sequence)) {
+        BATON_CELLS(count_cell(key, nullptr, cells::Event::kWaitOver));
         fail_request(key.request, sequence.last_error, out);
       } else if (now >= sequence.retry_at) {
+        BATON_CELLS(count_cell(key, nullptr, cells::Event::kRetryDue));
         attempt(sequence, now, out);
       }
     } else if (sequence.state == Sequence::State::kRunning && now >= sequence.silent_until) {
+      BATON_CELLS(count_cell(key, nullptr, cells::Event::kSilent));
       // A prefill node has said something by then, or its engine was found to stand still.
       const NodeId silent = sequence.decode.value.empty() ? sequence.prefill : sequence.decode;
       retry(sequence, silent, {ErrorCode::kDeadlineExceeded, "a node went silent", {}, 0}, now,

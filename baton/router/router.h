@@ -9,6 +9,7 @@
 #include "baton/cluster/records.h"
 #include "baton/message/node.h"
 #include "baton/message/request.h"
+#include "baton/router/cells.h"
 #include "baton/router/history.h"
 #include "baton/router/policy.h"
 #include "baton/router/prefix_map.h"
@@ -146,6 +147,10 @@ class Router {
   struct Sequence;
   struct Request;
   enum class End : std::uint8_t { kCompleted, kFailed, kAborted };
+
+  // With BATON_FAILPOINTS only, see cells.h. from: the node that an event is of, if it is one's.
+  void count_cell(const SequenceKey& key, const NodeId* from, cells::Event event);
+  void count_token(const NodeId& from, const message::Token& token);
 
   Status admission(const message::Submit& submit, const std::string& exactness_tag) const;
   Request* find(RequestId id);

@@ -2,6 +2,7 @@
 client that loses its router goes on at another one."""
 import json
 import random
+import re
 import threading
 import time
 

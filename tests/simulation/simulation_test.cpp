@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "tests/simulation/cells.h"
 #include "tests/support/seed_options.h"
 #include <array>
 #include <csignal>
@@ -54,6 +55,14 @@ TEST(Simulation, EverySeedKeepsThePromise) {
     }
   }
   fmt::print("{}\n", describe(tally));
+#ifdef BATON_FAILPOINTS
+  if (!options.one) {
+    fmt::print("{}", describe_cells());
+  }
+  if (options.count >= kCiSeeds) {
+    EXPECT_EQ(missing_cells(), "");
+  }
+#endif
 }
 
 TEST(Simulation, OneSeedIsOneRun) {
