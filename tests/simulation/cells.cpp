@@ -190,7 +190,7 @@ std::string describe_table(const CellTable& table) {
         text += fmt::format("{:>12}", "NOT MET");
       } else {
         std::size_t letter = 0;
-        while (letter < used.size() && used[letter] != rule) {
+        while (letter < used.size() && used[letter]->reason != rule->reason) {
           ++letter;
         }
         if (letter == used.size()) {
