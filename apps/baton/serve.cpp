@@ -66,6 +66,7 @@ handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
   result.beat_interval_ms = options.beat_interval_ms;
   result.lease_ms = options.lease_ms;
   result.stall_ms = options.stall_ms;
+  result.has_owner = owns_clients(options);
   return result;
 }
 

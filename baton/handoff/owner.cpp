@@ -19,7 +19,11 @@ Owner::Owner(asio::any_io_executor control, const CoordinatorOptions& options, O
     : options_(options),
       outbox_(outbox),
       leases_(leases),
-      events_(std::move(control), kEventCapacity) {}
+      events_(std::move(control), kEventCapacity) {
+  if (!options_.has_owner) {
+    events_.close();
+  }
+}
 
 Status Owner::send_prefill(const NodeId& node, const message::Submit& submit,
                            const NodeId& decode_node, TimePoint now) {
