@@ -222,6 +222,10 @@ void Owner::on_peer_down(const NodeId& peer, const Error& reason) {
 
 void Owner::on_peer_unusable(PeerUnusable unusable) { events_.push_unbounded(std::move(unusable)); }
 
+void Owner::on_peer_forgotten(PeerForgotten forgotten) {
+  events_.push_unbounded(std::move(forgotten));
+}
+
 void Owner::on_load(const NodeId& node, const message::NodeLoad& load, bool draining) {
   events_.push_unbounded(NodeLoadChanged{node, load, draining});
 }

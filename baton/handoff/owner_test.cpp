@@ -29,11 +29,12 @@ std::size_t events_of_a_peers_life(bool has_owner) {
   owner.on_load(info.id, {}, false);  // at each of its Beats
   owner.on_peer_unusable({"h:1", {ErrorCode::kPeerLost, "refused"}});
   owner.on_peer_down(info.id, {ErrorCode::kPeerLost, "reset"});
+  owner.on_peer_forgotten({"h:1"});
   return owner.drain().size();
 }
 
 TEST(owner, keeps_events_only_where_somebody_takes_them) {
-  EXPECT_EQ(events_of_a_peers_life(true), 4U);
+  EXPECT_EQ(events_of_a_peers_life(true), 5U);
   EXPECT_EQ(events_of_a_peers_life(false), 0U);
 }
 
