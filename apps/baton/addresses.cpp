@@ -1,6 +1,5 @@
 #include "apps/baton/addresses.h"
 
-#include "baton/cluster/membership.h"
 #include "baton/handoff/tcp_transport.h"
 #include "baton/net/tcp.h"
 
@@ -11,8 +10,8 @@ namespace {
 
 constexpr int kDefaultPort = 8080;
 
-std::vector<net::HostPort> peers(const std::string& text, const char* flag) {
-  auto parsed = cluster::parse_peers(text, flag);
+membership::PeerList peers(const std::string& text, const char* flag) {
+  auto parsed = membership::parse_peers(text, flag);
   if (!parsed) {
     throw StartupError(parsed.error());
   }
@@ -48,11 +47,22 @@ net::HostPort serving_address(const ServeOptions& options) {
   return *std::move(address);
 }
 
-std::vector<net::HostPort> prefill_peers(const ServeOptions& options) {
+net::HostPort advertised(const ServeOptions& options, const net::HostPort& bound) {
+  if (options.serving_advertise.empty()) {
+    return bound;
+  }
+  auto address = net::parse_host_port(options.serving_advertise);
+  if (!address) {
+    throw StartupError("--serving-advertise: " + address.error().message);
+  }
+  return *std::move(address);
+}
+
+membership::PeerList prefill_peers(const ServeOptions& options) {
   return peers(options.prefill_peers, "--prefill-peers");
 }
 
-std::vector<net::HostPort> decode_peers(const ServeOptions& options) {
+membership::PeerList decode_peers(const ServeOptions& options) {
   return peers(options.decode_peers, "--decode-peers");
 }
 

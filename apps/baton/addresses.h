@@ -3,10 +3,10 @@
 #pragma once
 
 #include "baton/base/error.h"
+#include "baton/membership/peer_list.h"
 #include "baton/net/address.h"
 
 #include "apps/baton/options.h"
-#include <vector>
 
 namespace baton::app {
 
@@ -16,8 +16,10 @@ namespace baton::app {
 net::HostPort http_address(const ServeOptions& options);
 // Only when --serving-bind is given.
 net::HostPort serving_address(const ServeOptions& options);
-std::vector<net::HostPort> prefill_peers(const ServeOptions& options);
-std::vector<net::HostPort> decode_peers(const ServeOptions& options);
+// What other nodes are told to dial: --serving-advertise, or `bound`, where this one listens.
+net::HostPort advertised(const ServeOptions& options, const net::HostPort& bound);
+membership::PeerList prefill_peers(const ServeOptions& options);
+membership::PeerList decode_peers(const ServeOptions& options);
 
 // Binds and lets go again: a taken port, or one for nodes that needs a guard and has none, is told
 // before minutes are spent on loading a model.

@@ -17,7 +17,7 @@ std::int64_t microseconds(Duration duration) {
 void write_self(JsonWriter& json, const ClusterView& view) {
   json.key("self").begin_object();
   json.key("id").string(view.self.id.value);
-  json.key("role").string(cluster::role_name(view.self.role));
+  json.key("role").string(message::role_name(view.self.role));
   json.key("model").string(view.model);
   json.end_object();
 }
@@ -40,7 +40,7 @@ void write_counters(JsonWriter& json, const router::Stats& stats) {
 void write_node(JsonWriter& json, const cluster::NodeRecord& node, const ClusterView& view) {
   json.begin_object();
   json.key("id").string(node.info.id.value);
-  json.key("role").string(cluster::role_name(node.info.role));
+  json.key("role").string(message::role_name(node.info.role));
   json.key("address").string(node.info.address);
   json.key("state").string(cluster::node_state_name(node.state));
   json.key("reason").string(node.down_reason);

@@ -1,6 +1,7 @@
 #include "apps/baton/node_metrics.h"
 
 #include "baton/base/check.h"
+#include "baton/membership/membership.h"
 
 #include <atomic>
 #include <utility>
@@ -29,20 +30,6 @@ std::function<HistogramValue()> reader(const handoff::DurationHistogram& histogr
   };
 }
 
-const char* role_name(message::NodeRole role) {
-  switch (role) {
-    case message::NodeRole::kSingle:
-      return "single";
-    case message::NodeRole::kPrefill:
-      return "prefill";
-    case message::NodeRole::kDecode:
-      return "decode";
-    case message::NodeRole::kRouter:
-      return "router";
-  }
-  return "single";
-}
-
 void add_pool(MetricsPage& page, const engine::EngineStats& engine) {
   for (std::size_t index = 0; index < engine.group_count; ++index) {
     const engine::GroupGauges& group = engine.groups[index];
@@ -60,7 +47,7 @@ void add_pool(MetricsPage& page, const engine::EngineStats& engine) {
   }
 }
 
-void add_engine(MetricsPage& page, const char* role, const engine::EngineStats& engine) {
+void add_engine(MetricsPage& page, const std::string& role, const engine::EngineStats& engine) {
   page.add_counter("baton_tokens_generated_total", "tokens drawn by this node's sampler",
                    {{"role", role}}, reader(engine.tokens_generated));
   page.add_counter("baton_prompt_tokens_computed_total", "prompt tokens run through the model",
@@ -172,7 +159,7 @@ void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::stri
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,
                       const router::Stats* router) {
   if (engine != nullptr) {
-    add_engine(page, role_name(role), *engine);
+    add_engine(page, std::string(message::role_name(role)), *engine);
     add_vllm_aliases(page, model_name, *engine);
   }
   if (handoff != nullptr) {
@@ -187,6 +174,22 @@ void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::stri
   }
   page.add_counter("baton_bugs_total", "doubtful states survived; each is logged", {},
                    [] { return static_cast<double>(bug_count()); });
+}
+
+void add_membership_metrics(MetricsPage& page, const membership::MembershipStats& stats) {
+  const auto members = [&](const char* role, const std::atomic<std::uint64_t>& value) {
+    page.add_gauge("baton_members", "nodes that this one is told of, by flags, DNS and etcd",
+                   {{"role", role}}, reader(value));
+  };
+  members("prefill", stats.prefill_nodes);
+  members("decode", stats.decode_nodes);
+  const auto failures = [&](const char* source, const std::atomic<std::uint64_t>& value) {
+    page.add_counter("baton_membership_failures_total",
+                     "look-ups and calls that failed; the last answer stays", {{"source", source}},
+                     reader(value));
+  };
+  failures("dns", stats.dns_failures);
+  failures("etcd", stats.etcd_failures);
 }
 
 }  // namespace baton::app

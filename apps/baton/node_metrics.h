@@ -10,11 +10,17 @@
 #include "apps/baton/metrics.h"
 #include <string>
 
+namespace baton::membership {
+struct MembershipStats;
+}
+
 namespace baton::app {
 
 // Each of the three may be null: the role has no such part. They must outlive the page.
 void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,
                       const router::Stats* router);
+
+void add_membership_metrics(MetricsPage& page, const membership::MembershipStats& stats);
 
 }  // namespace baton::app

@@ -33,9 +33,10 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--node-id", options.node_id, "name of this node; default <role>-<random>");
   flag(app, "--serving-bind", options.serving_bind,
        "HOST:PORT for other nodes (prefill and decode); port 0 picks one");
-  flag(app, "--prefill-peers", options.prefill_peers, "HOST:PORT,... of prefill nodes (router)");
+  flag(app, "--prefill-peers", options.prefill_peers,
+       "HOST:PORT,... of prefill nodes (router); dns:NAME:PORT: each address of that name");
   flag(app, "--decode-peers", options.decode_peers,
-       "HOST:PORT,... of decode nodes (router and prefill nodes)");
+       "HOST:PORT,... of decode nodes (router and prefill nodes); dns:NAME:PORT likewise");
   flag(app, "--policy", options.policy,
        "how a router picks nodes: least-loaded, round-robin, or kv-aware (who probably has the "
        "prompt's KV, weighed against load)")
@@ -44,6 +45,22 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--local-prefill-tokens", options.local_prefill_tokens,
        "kv-aware: a prompt of which the decode node lacks at most so many tokens is computed there")
       ->check(CLI::Range(0, 1 << 20));
+}
+
+void add_membership_flags(CLI::App& app, ServeOptions& options) {
+  flag(app, "--dns-interval-ms", options.dns_interval_ms,
+       "how often names of --prefill-peers and --decode-peers are looked up")
+      ->check(CLI::Range(100, 3'600'000));
+  flag(app, "--etcd-endpoints", options.etcd_endpoints,
+       "http://HOST:PORT,... of etcd 3.4 or later: nodes register there, routers and prefill nodes "
+       "find them there")
+      ->delimiter(',');
+  flag(app, "--etcd-prefix", options.etcd_prefix, "of the keys in etcd; one for each cluster");
+  flag(app, "--etcd-ttl", options.etcd_ttl_s,
+       "seconds after which a node that etcd does not hear of is gone from there")
+      ->check(CLI::Range(2, 3'600));
+  flag(app, "--serving-advertise", options.serving_advertise,
+       "HOST:PORT that others reach this node at, for etcd; default: where it listens");
 }
 
 void add_guard_flags(CLI::App& app, ServeOptions& options) {
@@ -158,6 +175,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--api-key", options.api_keys, "keys that clients must send (comma separated)")
       ->delimiter(',');
   add_role_flags(app, options);
+  add_membership_flags(app, options);
   add_guard_flags(app, options);
   add_engine_flags(app, options);
   add_limit_flags(app, options);
@@ -222,6 +240,45 @@ void print_variables_behind(const std::string& mistake, const CLI::App& app) {
   }
 }
 
+namespace {
+
+// Who needs to know of whom, and may be told how.
+void check_peer_flags(const ServeOptions& options) {
+  using message::NodeRole;
+  const bool etcd = !options.etcd_endpoints.empty();
+  const auto need = [&](bool needed, const std::string& peers, const char* flag_name,
+                        const char* why) {
+    if (needed && peers.empty() && !etcd) {
+      throw StartupError(
+          fmt::format("{} is missing: {} (or --etcd-endpoints, to find them)", flag_name, why));
+    }
+  };
+  const bool any_peers = !(options.prefill_peers.empty() && options.decode_peers.empty());
+  if (options.role == NodeRole::kSingle && (!options.serving_bind.empty() || any_peers || etcd)) {
+    throw StartupError(
+        "--serving-bind, --prefill-peers, --decode-peers and --etcd-endpoints need --node-role "
+        "prefill, decode or router");
+  }
+  need(options.role == NodeRole::kRouter, options.prefill_peers, "--prefill-peers",
+       "a router needs at least one prefill node");
+  need(options.role == NodeRole::kRouter, options.decode_peers, "--decode-peers",
+       "a router needs at least one decode node");
+  need(options.role == NodeRole::kPrefill, options.decode_peers, "--decode-peers",
+       "a prefill node ships KV to decode nodes");
+  if (options.role == NodeRole::kDecode && any_peers) {
+    throw StartupError("a decode node dials nobody: leave --prefill-peers and --decode-peers out");
+  }
+  const bool anywhere =
+      options.serving_bind.starts_with("0.0.0.0:") || options.serving_bind.starts_with("[::]:");
+  if (etcd && anywhere && options.serving_advertise.empty()) {
+    throw StartupError(fmt::format(
+        "--serving-advertise is missing: nobody can dial {}, so etcd must be told HOST:PORT",
+        options.serving_bind));
+  }
+}
+
+}  // namespace
+
 void validate(const ServeOptions& options) {
   using message::NodeRole;
   const bool engine_node = options.role == NodeRole::kPrefill || options.role == NodeRole::kDecode;
@@ -232,26 +289,7 @@ void validate(const ServeOptions& options) {
     throw StartupError(
         "--serving-bind is missing: a prefill or decode node needs HOST:PORT for its peers");
   }
-  if (options.role == NodeRole::kSingle &&
-      !(options.serving_bind.empty() && options.prefill_peers.empty() &&
-        options.decode_peers.empty())) {
-    throw StartupError(
-        "--serving-bind, --prefill-peers and --decode-peers need --node-role prefill, decode or "
-        "router");
-  }
-  if (options.role == NodeRole::kRouter && options.prefill_peers.empty()) {
-    throw StartupError("--prefill-peers is missing: a router needs at least one prefill node");
-  }
-  if (options.role == NodeRole::kRouter && options.decode_peers.empty()) {
-    throw StartupError("--decode-peers is missing: a router needs at least one decode node");
-  }
-  if (options.role == NodeRole::kPrefill && options.decode_peers.empty()) {
-    throw StartupError("--decode-peers is missing: a prefill node ships KV to decode nodes");
-  }
-  if (options.role == NodeRole::kDecode &&
-      !(options.prefill_peers.empty() && options.decode_peers.empty())) {
-    throw StartupError("a decode node dials nobody: leave --prefill-peers and --decode-peers out");
-  }
+  check_peer_flags(options);
   if (options.lease_ms < 2 * options.beat_interval_ms) {
     throw StartupError("--lease-ms must be at least twice --beat-interval-ms");
   }

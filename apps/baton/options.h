@@ -30,8 +30,13 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   int port = -1;              // -1: no HTTP on prefill and decode nodes, 8080 elsewhere
   std::string serving_bind;   // host:port of the node protocol; prefill and decode nodes need it
-  std::string prefill_peers;  // "a:1,b:2"
+  std::string prefill_peers;  // "a:1,dns:b:2"
   std::string decode_peers;
+  int dns_interval_ms = 5'000;
+  std::vector<std::string> etcd_endpoints;  // "http://a:2379"; empty: no etcd
+  std::string etcd_prefix = "/baton";
+  int etcd_ttl_s = 10;            // three renewals
+  std::string serving_advertise;  // in etcd; empty: where serving_bind listens
   router::PolicyKind policy = router::PolicyKind::kLeastLoaded;
   int local_prefill_tokens = 64;
   std::vector<std::string> api_keys;

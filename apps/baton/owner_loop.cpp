@@ -103,8 +103,18 @@ asio::awaitable<OwnerView> OwnerLoop::copy_view() {
   co_return view;
 }
 
+void OwnerLoop::await_role(message::NodeRole role, const std::string& source) {
+  router_.nodes().await_role(role, source);
+  publish();
+}
+
 void OwnerLoop::expect_peer(message::NodeRole role, const std::string& address) {
   router_.nodes().expect(role, address);
+  publish();
+}
+
+void OwnerLoop::retire_peer(const std::string& address) {
+  router_.nodes().retire(address);
   publish();
 }
 
@@ -142,30 +152,32 @@ asio::awaitable<void> OwnerLoop::run_owner_events() {
 void OwnerLoop::on_owner_event(handoff::OwnerEvent&& event) {
   router::Commands commands;
   const TimePoint now = clock_.now();
-  std::visit(Overloaded{[&](handoff::NodeTokens& tokens) {
-                          router_.on_tokens(tokens.node, std::move(tokens.tokens), now, commands);
-                        },
-                        [&](handoff::NodeRefused& refused) {
-                          router_.on_refused(refused.node, refused.refused, now, commands);
-                        },
-                        [&](handoff::NodeFinished& finished) {
-                          router_.on_finished(finished.node, finished.finished, now, commands);
-                        },
-                        [&](handoff::NodeLoadChanged& load) {
-                          router_.on_node_load(load.node, load.load, load.draining, now);
-                        },
-                        [&](message::NodeUp& up) {
-                          log::info("node {} at {} is up", up.info.id.value, up.info.address);
-                          router_.on_node_up(up, now, commands);
-                        },
-                        [&](message::NodeDown& down) {
-                          log::warn("node {} is down: {}", down.id.value, down.reason);
-                          router_.on_node_down(down, now, commands);
-                        },
-                        [&](handoff::PeerUnusable& peer) {  // the transport has logged it
-                          router_.nodes().unusable(peer.address, peer.error.message);
-                        }},
-             event);
+  std::visit(
+      Overloaded{[&](handoff::NodeTokens& tokens) {
+                   router_.on_tokens(tokens.node, std::move(tokens.tokens), now, commands);
+                 },
+                 [&](handoff::NodeRefused& refused) {
+                   router_.on_refused(refused.node, refused.refused, now, commands);
+                 },
+                 [&](handoff::NodeFinished& finished) {
+                   router_.on_finished(finished.node, finished.finished, now, commands);
+                 },
+                 [&](handoff::NodeLoadChanged& load) {
+                   router_.on_node_load(load.node, load.load, load.draining, now);
+                 },
+                 [&](message::NodeUp& up) {
+                   log::info("node {} at {} is up", up.info.id.value, up.info.address);
+                   router_.on_node_up(up, now, commands);
+                 },
+                 [&](message::NodeDown& down) {
+                   log::warn("node {} is down: {}", down.id.value, down.reason);
+                   router_.on_node_down(down, now, commands);
+                 },
+                 [&](handoff::PeerUnusable& peer) {  // the transport has logged it
+                   router_.nodes().unusable(peer.address, peer.error.message);
+                 },
+                 [&](handoff::PeerForgotten& peer) { router_.nodes().forget(peer.address); }},
+      event);
   carry_out(std::move(commands));
   publish();
 }

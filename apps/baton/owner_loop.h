@@ -59,7 +59,10 @@ class OwnerLoop {
   asio::awaitable<OwnerView> view();
 
   // ---- the control thread ---------------------------------------------------------------------
+  // See cluster::NodeTable.
+  void await_role(message::NodeRole role, const std::string& source);
   void expect_peer(message::NodeRole role, const std::string& address);
+  void retire_peer(const std::string& address);
   // Events of the own engine.
   void on_engine_event(message::EngineEvent&& event);
   // Deadlines, pings, readiness; until stop().

@@ -22,6 +22,7 @@
 #include "apps/baton/metrics.h"
 #include "apps/baton/node_metrics.h"
 #include "apps/baton/owner_loop.h"
+#include "apps/baton/peer_loop.h"
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -38,6 +39,8 @@ using message::NodeRole;
 constexpr Duration kLastWrites = std::chrono::seconds(2);
 constexpr Duration kWatchInterval = std::chrono::milliseconds(200);
 constexpr Duration kDrainPoll = std::chrono::milliseconds(20);
+// How long a node that stops waits for etcd to have taken its key away.
+constexpr Duration kLeaveEtcd = std::chrono::seconds(2);
 
 template <class T>
 T or_die(Result<T> result) {
@@ -66,6 +69,7 @@ handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
   result.beat_interval_ms = options.beat_interval_ms;
   result.lease_ms = options.lease_ms;
   result.stall_ms = options.stall_ms;
+  result.has_owner = owns_clients(options);
   return result;
 }
 
@@ -99,6 +103,7 @@ class Server {
   void load_model();
   void make_transport();
   void make_owner();
+  void make_peers();
   void make_http();
   void start_tasks();
   void announce();
@@ -131,6 +136,7 @@ class Server {
   std::unique_ptr<handoff::TcpTransport> transport_;
   std::unique_ptr<handoff::ServingCoordinator> coordinator_;
   std::unique_ptr<OwnerLoop> owner_loop_;
+  std::unique_ptr<PeerLoop> peers_;
   std::unique_ptr<ApiServer> http_;
   std::atomic<bool> draining_{false};
   bool stopping_ = false;  // control thread: the loops end by themselves
@@ -176,11 +182,6 @@ void Server::make_transport() {
   if (!options_.serving_bind.empty()) {
     transport.serving_bind = serving_address(options_);
   }
-  transport.peers = decode_peers(options_);
-  if (options_.role == NodeRole::kRouter) {
-    const auto prefill = prefill_peers(options_);
-    transport.peers.insert(transport.peers.begin(), prefill.begin(), prefill.end());
-  }
   transport.bulk_connections = static_cast<std::size_t>(options_.bulk_connections);
   transport.tls = guard_.nodes;
   transport.token = guard_.token;
@@ -208,11 +209,20 @@ void Server::make_owner() {
         [this] { asio::post(control_.executor(), [this] { consume_engine_events(); }); });
     return;
   }
-  for (const net::HostPort& peer : prefill_peers(options_)) {
-    owner_loop_->expect_peer(NodeRole::kPrefill, net::to_string(peer));
+  for (const NodeRole role : {NodeRole::kPrefill, NodeRole::kDecode}) {
+    owner_loop_->await_role(role, source_of(options_, role));
   }
-  for (const net::HostPort& peer : decode_peers(options_)) {
-    owner_loop_->expect_peer(NodeRole::kDecode, net::to_string(peer));
+}
+
+void Server::make_peers() {
+  if (transport_) {
+    std::optional<net::HostPort> serving;
+    if (!options_.serving_bind.empty()) {
+      serving = transport_->serving_address();
+    }
+    peers_ = std::make_unique<PeerLoop>(control_.executor(), membership_options(options_, serving),
+                                        *transport_, *coordinator_, owner_loop_.get(), clock_);
+    add_membership_metrics(metrics_, peers_->stats());
   }
 }
 
@@ -288,6 +298,8 @@ asio::awaitable<void> Server::watch_engine() {
 void Server::start_tasks() {
   if (coordinator_) {
     tasks_.spawn(coordinator_->run());
+    tasks_.spawn(peers_->run_membership());
+    tasks_.spawn(peers_->run());
   }
   if (owner_loop_) {
     tasks_.spawn(owner_loop_->run_timers());
@@ -335,11 +347,14 @@ asio::awaitable<void> Server::drain() {
   }
   if (coordinator_) {
     coordinator_->begin_drain();
+    peers_->begin_drain();
   }
+  const TimePoint left_etcd_by = clock_.now() + kLeaveEtcd;
   const TimePoint end = clock_.now() + std::chrono::seconds(options_.drain_timeout_s);
-  const auto busy = [this] {
+  const auto busy = [this, left_etcd_by] {
     return (owner_loop_ && owner_loop_->active() > 0) ||
-           (coordinator_ && !owner_loop_ && !coordinator_->idle());
+           (coordinator_ && !owner_loop_ && !coordinator_->idle()) ||
+           (peers_ && peers_->registered() && clock_.now() < left_etcd_by);
   };
   while (busy() && clock_.now() < end) {
     co_await clock_.sleep_for(kDrainPoll);
@@ -359,6 +374,7 @@ asio::awaitable<void> Server::stop_control() {
     owner_loop_->stop();
   }
   if (coordinator_) {
+    peers_->stop();
     coordinator_->stop();
   }
   // Every loop ends by its own flag: cancelling the coordinator would cut its wait for its tasks.
@@ -373,6 +389,7 @@ void Server::start() {
   load_model();
   make_transport();
   make_owner();
+  make_peers();
   add_node_metrics(metrics_, options_.role, model_ ? model_->name : "",
                    engine_ ? &engine_->stats() : nullptr,
                    coordinator_ ? &coordinator_->stats() : nullptr,
@@ -431,6 +448,8 @@ int run_serve(const ServeOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);
   or_die(failpoints::arm(options.failpoints));
   spdlog::set_level(spdlog::level::from_str(options.log_level));
+  // A mistake in these is told now, not once the model is loaded.
+  static_cast<void>(membership_options(options, net::HostPort{}));
   Guard guard = load_guard(options);
   if (!BATON_FAILPOINT("serve.no_early_port_check")) {  // as if the port were taken while we load
     check_can_listen(options, guard.guards_nodes());

@@ -1,5 +1,4 @@
-// The node table and the static peer lists.
-#include "baton/cluster/membership.h"
+// The node table.
 #include "baton/cluster/records.h"
 
 #include <gtest/gtest.h>
@@ -12,34 +11,6 @@ using message::NodeRole;
 message::NodeUp node(const std::string& id, NodeRole role, const std::string& address,
                      std::int32_t context = 100, std::int64_t pool = 1000) {
   return {message::NodeInfo{NodeId{id}, role, address, "tag", context, pool}};
-}
-
-TEST(Membership, ReadsLists) {
-  const auto peers = parse_peers(" a:1, node-7.local:65535 ,[::1]:9", "--decode-peers");
-  ASSERT_TRUE(peers.has_value()) << peers.error().message;
-  ASSERT_EQ(peers->size(), 3U);
-  EXPECT_EQ((*peers)[0], (net::HostPort{"a", 1}));
-  EXPECT_EQ((*peers)[1], (net::HostPort{"node-7.local", 65535}));
-  EXPECT_EQ((*peers)[2], (net::HostPort{"::1", 9}));
-  EXPECT_TRUE(parse_peers("", "--decode-peers")->empty());
-  EXPECT_TRUE(parse_peers("  ", "--decode-peers")->empty());
-}
-
-TEST(Membership, ErrorsNameFlagAndEntry) {
-  struct Row {
-    const char* text;
-    const char* named;
-  };
-  for (const Row& row : {Row{"a:1,", "entry 2"}, Row{",a:1", "entry 1"}, Row{"a:1,b", "b"},
-                         Row{"a:0", "a:0"}, Row{"a:65536", "a:65536"}, Row{"a:1,c:x", "c:x"},
-                         Row{"a:1,b:2,a:1", "a:1"}, Row{"a:-1", "a:-1"}}) {
-    const auto peers = parse_peers(row.text, "--prefill-peers");
-    ASSERT_FALSE(peers.has_value()) << row.text;
-    EXPECT_EQ(peers.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(peers.error().param, "--prefill-peers");
-    EXPECT_NE(peers.error().message.find(row.named), std::string::npos) << peers.error().message;
-    EXPECT_NE(peers.error().message.find("--prefill-peers"), std::string::npos);
-  }
 }
 
 TEST(NodeTable, StatesFollowEvents) {
@@ -121,6 +92,62 @@ TEST(NodeTable, SmallestLimitCounts) {
   EXPECT_EQ(table.min_context_tokens(), 2048);
   table.down({NodeId{"b"}, "gone"});
   EXPECT_EQ(table.min_context_tokens(), 4096);
+}
+
+TEST(NodeTable, AwaitedRolesAreMissingUntilANodeIsKnown) {
+  NodeTable table;
+  table.await_role(NodeRole::kDecode, "dns:d.svc:7");
+  EXPECT_TRUE(table.expects(NodeRole::kDecode));
+  EXPECT_FALSE(table.expects(NodeRole::kPrefill));
+  EXPECT_EQ(table.missing(),
+            std::vector<std::string>{"decode nodes: none known yet (dns:d.svc:7)"});
+  table.expect(NodeRole::kDecode, "h:1");
+  EXPECT_EQ(table.missing(), std::vector<std::string>{"decode node h:1: not reached yet"});
+}
+
+TEST(NodeTable, WhoLeftGetsNothingNewAndIsForgottenOnceGone) {
+  NodeTable table;
+  table.expect(NodeRole::kDecode, "h:1");
+  table.expect(NodeRole::kDecode, "h:2");
+  table.up(node("d1", NodeRole::kDecode, "h:1"), TimePoint{});
+  table.up(node("d2", NodeRole::kDecode, "h:2"), TimePoint{});
+  table.retire("h:1");
+  EXPECT_EQ(table.find(NodeId{"d1"})->state, NodeState::kDraining);
+  table.load(NodeId{"d1"}, {}, false, TimePoint{});
+  EXPECT_EQ(table.find(NodeId{"d1"})->state, NodeState::kDraining) << "a Beat does not change it";
+  table.up(node("d1-again", NodeRole::kDecode, "h:1"), TimePoint{});
+  EXPECT_EQ(table.find(NodeId{"d1-again"})->state, NodeState::kDraining) << "nor a new start there";
+  EXPECT_EQ(table.usable(NodeRole::kDecode).size(), 1U);
+  EXPECT_TRUE(table.missing().empty()) << "nobody misses it";
+
+  table.down({NodeId{"d1"}, "left"});
+  table.down({NodeId{"d1-again"}, "left"});
+  table.forget("h:1");
+  EXPECT_EQ(table.find(NodeId{"d1"}), nullptr);
+  EXPECT_EQ(table.nodes().size(), 1U);
+  table.forget("h:2");  // a late word about a node that is wanted
+  EXPECT_NE(table.find(NodeId{"d2"}), nullptr);
+  table.forget("unknown:1");
+}
+
+TEST(NodeTable, WhoComesBackIsUsedAgain) {
+  NodeTable table;
+  table.expect(NodeRole::kDecode, "h:1");
+  table.up(node("d1", NodeRole::kDecode, "h:1"), TimePoint{});
+  table.retire("h:1");
+  table.expect(NodeRole::kDecode, "h:1");
+  table.load(NodeId{"d1"}, {}, false, TimePoint{});
+  EXPECT_EQ(table.usable(NodeRole::kDecode).size(), 1U);
+
+  table.retire("h:1");
+  table.down({NodeId{"d1"}, "left"});
+  table.expect(NodeRole::kDecode, "h:1");
+  table.forget("h:1");  // of the time before it came back
+  table.up(node("d1", NodeRole::kDecode, "h:1"), TimePoint{});
+  EXPECT_EQ(table.usable(NodeRole::kDecode).size(), 1U);
+  EXPECT_TRUE(table.missing().empty());
+  table.down({NodeId{"d1"}, "reset"});
+  EXPECT_EQ(table.missing(), std::vector<std::string>{"decode node h:1: reset"});
 }
 
 }  // namespace

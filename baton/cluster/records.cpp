@@ -13,20 +13,6 @@ bool plays(const message::NodeInfo& info, message::NodeRole role) {
 
 }  // namespace
 
-std::string_view role_name(message::NodeRole role) {
-  switch (role) {
-    case message::NodeRole::kSingle:
-      return "single";
-    case message::NodeRole::kPrefill:
-      return "prefill";
-    case message::NodeRole::kDecode:
-      return "decode";
-    case message::NodeRole::kRouter:
-      return "router";
-  }
-  return "unknown";
-}
-
 std::string_view node_state_name(NodeState state) {
   switch (state) {
     case NodeState::kUp:
@@ -39,13 +25,57 @@ std::string_view node_state_name(NodeState state) {
   return "unknown";
 }
 
-void NodeTable::expect(message::NodeRole role, std::string address) {
-  expected_.push_back({role, std::move(address)});
+void NodeTable::await_role(message::NodeRole role, std::string source) {
+  awaited_.push_back({role, std::move(source)});
+}
+
+void NodeTable::expect(message::NodeRole role, const std::string& address) {
+  for (auto& [id, record] : nodes_) {
+    if (record.info.address == address) {
+      record.retired = false;  // its next Beat says whether it drains itself
+    }
+  }
+  if (Expected* known = find_expected(address)) {
+    known->role = role;
+    known->retired = false;
+    return;
+  }
+  expected_.push_back({role, address});
+}
+
+void NodeTable::retire(const std::string& address) {
+  if (Expected* known = find_expected(address)) {
+    known->retired = true;
+  }
+  for (auto& [id, record] : nodes_) {
+    if (record.info.address == address) {
+      record.retired = true;
+      record.state = record.state == NodeState::kUp ? NodeState::kDraining : record.state;
+    }
+  }
+}
+
+void NodeTable::forget(const std::string& address) {
+  const Expected* known = find_expected(address);
+  if (known != nullptr && !known->retired) {
+    return;  // it has come back meanwhile
+  }
+  std::erase_if(expected_, [&](const Expected& peer) { return peer.address == address; });
+  std::erase_if(nodes_, [&](const auto& entry) {
+    return entry.second.info.address == address && entry.second.state == NodeState::kDown;
+  });
+}
+
+NodeTable::Expected* NodeTable::find_expected(const std::string& address) {
+  const auto found = std::find_if(expected_.begin(), expected_.end(),
+                                  [&](const Expected& peer) { return peer.address == address; });
+  return found == expected_.end() ? nullptr : &*found;
 }
 
 bool NodeTable::expects(message::NodeRole role) const {
-  return std::any_of(expected_.begin(), expected_.end(),
-                     [&](const Expected& peer) { return peer.role == role; });
+  const auto is_of_role = [&](const auto& peer) { return peer.role == role; };
+  return std::any_of(expected_.begin(), expected_.end(), is_of_role) ||
+         std::any_of(awaited_.begin(), awaited_.end(), is_of_role);
 }
 
 void NodeTable::up(const message::NodeUp& event, TimePoint now) {
@@ -56,9 +86,11 @@ void NodeTable::up(const message::NodeUp& event, TimePoint now) {
            entry.second.info.address == event.info.address;
   });
   NodeRecord& record = nodes_[event.info.id];
+  const Expected* known = find_expected(event.info.address);
   record.info = event.info;
   record.load = {};
-  record.state = NodeState::kUp;
+  record.retired = known != nullptr && known->retired;
+  record.state = record.retired ? NodeState::kDraining : NodeState::kUp;
   record.last_seen = now;
   record.down_reason.clear();
   record.faults = 0;
@@ -77,10 +109,8 @@ void NodeTable::down(const message::NodeDown& event) {
 }
 
 void NodeTable::unusable(const std::string& address, std::string reason) {
-  for (Expected& peer : expected_) {
-    if (peer.address == address) {
-      peer.reason = reason;
-    }
+  if (Expected* known = find_expected(address)) {
+    known->reason = std::move(reason);
   }
 }
 
@@ -91,7 +121,7 @@ void NodeTable::load(const NodeId& id, const message::NodeLoad& load, bool drain
     return;  // a late Beat does not bring a node back: only a handshake does
   }
   record->load = load;
-  record->state = draining ? NodeState::kDraining : NodeState::kUp;
+  record->state = draining || record->retired ? NodeState::kDraining : NodeState::kUp;
   record->last_seen = now;
 }
 
@@ -117,17 +147,29 @@ std::vector<const NodeRecord*> NodeTable::usable(message::NodeRole role) const {
 
 std::vector<std::string> NodeTable::missing() const {
   std::vector<std::string> out;
+  for (const Awaited& kind : awaited_) {
+    const bool known = std::any_of(expected_.begin(), expected_.end(),
+                                   [&](const Expected& peer) { return peer.role == kind.role; });
+    if (!known) {
+      out.push_back(std::string(message::role_name(kind.role)) + " nodes: none known yet (" +
+                    kind.source + ")");
+    }
+  }
   for (const Expected& peer : expected_) {
+    if (peer.retired) {
+      continue;
+    }
     const auto at = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
       return entry.second.info.address == peer.address && entry.second.state != NodeState::kDown;
     });
-    const std::string name = std::string(role_name(peer.role)) + " node " + peer.address;
+    const std::string name = std::string(message::role_name(peer.role)) + " node " + peer.address;
     if (at == nodes_.end()) {
       out.push_back(name + ": " + peer.reason);
     } else if (at->second.state == NodeState::kDraining) {
       out.push_back(name + ": draining");
     } else if (!plays(at->second.info, peer.role)) {
-      out.push_back(name + ": is a " + std::string(role_name(at->second.info.role)) + " node");
+      out.push_back(name + ": is a " + std::string(message::role_name(at->second.info.role)) +
+                    " node");
     }
   }
   return out;

@@ -17,12 +17,12 @@ namespace baton::cluster {
 
 enum class NodeState : std::uint8_t { kUp, kDraining, kDown };
 std::string_view node_state_name(NodeState state);
-std::string_view role_name(message::NodeRole role);
 
 struct NodeRecord {
   message::NodeInfo info;
   message::NodeLoad load;
   NodeState state = NodeState::kDown;
+  bool retired = false;  // it left the membership: kDraining for as long as it is connected
   TimePoint last_seen{};
   std::string down_reason;     // set when kDown
   std::uint32_t assigned = 0;  // sequences that this owner has there now
@@ -36,8 +36,15 @@ struct NodeRecord {
 
 class NodeTable {
  public:
-  // `expected` addresses (host:port as dialled) count as missing until a node of them is up.
-  void expect(message::NodeRole role, std::string address);
+  // Nodes of that role are wanted, though none may be known yet; `source` says where from.
+  void await_role(message::NodeRole role, std::string source);
+  // An address (host:port as dialled) that counts as missing until a node of it is up. One that was
+  // retired is wanted again.
+  void expect(message::NodeRole role, const std::string& address);
+  // No longer wanted: nothing new for the node there, and nobody misses it.
+  void retire(const std::string& address);
+  // A retired address is not dialled any more, and nobody is connected there.
+  void forget(const std::string& address);
 
   [[nodiscard]] bool expects(message::NodeRole role) const;
 
@@ -54,8 +61,8 @@ class NodeTable {
   [[nodiscard]] const std::map<NodeId, NodeRecord>& nodes() const { return nodes_; }
   // Up, not draining. A kSingle node counts as a decode node.
   [[nodiscard]] std::vector<const NodeRecord*> usable(message::NodeRole role) const;
-  // One line per expected peer that is not up, with the reason: "prefill 10.0.0.1:7001: refused
-  // ...".
+  // One line per expected peer that is not up, with the reason: "prefill node 10.0.0.1:7001:
+  // refused ...", and one per awaited role of which no address is known.
   [[nodiscard]] std::vector<std::string> missing() const;
   // The smallest of the usable engine nodes' limits; 0 when there is none.
   [[nodiscard]] std::int32_t min_context_tokens() const;
@@ -65,9 +72,17 @@ class NodeTable {
     message::NodeRole role;
     std::string address;
     std::string reason = "not reached yet";
+    bool retired = false;
   };
+  struct Awaited {
+    message::NodeRole role;
+    std::string source;
+  };
+  Expected* find_expected(const std::string& address);
+
   std::map<NodeId, NodeRecord> nodes_;
   std::vector<Expected> expected_;
+  std::vector<Awaited> awaited_;
 };
 
 }  // namespace baton::cluster

@@ -25,6 +25,7 @@ void ServingCoordinator::tick() { impl_->tick(); }
 Owner& ServingCoordinator::owner() { return impl_->owner(); }
 void ServingCoordinator::begin_drain() { impl_->begin_drain(); }
 bool ServingCoordinator::idle() const { return impl_->idle(); }
+bool ServingCoordinator::busy_with(const NodeId& peer) const { return impl_->busy_with(peer); }
 ServingCoordinator::Remembered ServingCoordinator::remembered() const {
   return impl_->remembered();
 }

@@ -68,6 +68,8 @@ class ServingCoordinator {
   void begin_drain();
   // No sequence is held for any owner, and no attempt of ours is under way. Thread: control.
   [[nodiscard]] bool idle() const;
+  // This node and that peer have a sequence in common. Thread: control.
+  [[nodiscard]] bool busy_with(const NodeId& peer) const;
 
   // What is remembered beside the sequences that are there; all 0 a tombstone's life after the last
   // one ended. For audits. Thread: control.

@@ -34,6 +34,7 @@ class ServingCoordinator::Impl final : public Outbox, public std::enable_shared_
   void begin_drain();
   void stop();
   [[nodiscard]] bool idle() const;
+  [[nodiscard]] bool busy_with(const NodeId& peer) const { return leases_.watches(peer); }
   [[nodiscard]] Remembered remembered() const;
   Owner& owner() { return owner_; }
   [[nodiscard]] const HandoffStats& stats() const { return stats_; }

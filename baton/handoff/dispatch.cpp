@@ -31,6 +31,7 @@ void ServingCoordinator::Impl::on_transport(TransportEvent event) {
                  },
                  [&](PeerDown&& down) { on_peer_down(down); },
                  [&](PeerUnusable&& unusable) { owner_.on_peer_unusable(std::move(unusable)); },
+                 [&](PeerForgotten&& gone) { owner_.on_peer_forgotten(std::move(gone)); },
                  [&](ControlReceived&& received) {
                    on_control(received.peer, received.key, std::move(received.message));
                  },

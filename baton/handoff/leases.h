@@ -58,6 +58,8 @@ class Leases {
   void expect_progress(const NodeId& peer, WatchKind kind, const SequenceKey& key, TimePoint now);
   void unwatch(const NodeId& peer, WatchKind kind, const SequenceKey& key);
   [[nodiscard]] std::size_t watch_count() const;
+  // Whether this node and the peer have any sequence in common.
+  [[nodiscard]] bool watches(const NodeId& peer) const { return watches_.contains(peer); }
 
   // What the Beat of a peer tells. Unknown peers' Beats are dropped.
   std::vector<LostSequence> on_beat(const NodeId& peer, const wire::pb::Beat& beat, TimePoint now);

@@ -70,7 +70,9 @@ TEST(leases, beats_list_what_both_have_in_common_once) {
   EXPECT_EQ(f.leases.beat_for(kPeer, {}, false).held_size(), 1);
   f.leases.unwatch(kPeer, WatchKind::kOwnedLeg, kKey);
   EXPECT_EQ(f.leases.beat_for(kPeer, {}, false).held_size(), 1);
+  EXPECT_TRUE(f.leases.watches(kPeer));
   f.leases.unwatch(kPeer, WatchKind::kCounterpart, kKey);
+  EXPECT_FALSE(f.leases.watches(kPeer));
   EXPECT_EQ(f.leases.beat_for(kPeer, {}, true).held_size(), 0);
 }
 

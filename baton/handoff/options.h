@@ -39,6 +39,9 @@ struct CoordinatorOptions {
   // How often deadlines are looked at.
   std::int64_t tick_ms = 50;
 
+  // False: nobody takes the owner's events here, so none are kept.
+  bool has_owner = true;
+
   // KV leaves while the prompt is computed. False: only once it is, to see what that costs.
   bool stream_kv = true;
 

@@ -19,7 +19,11 @@ Owner::Owner(asio::any_io_executor control, const CoordinatorOptions& options, O
     : options_(options),
       outbox_(outbox),
       leases_(leases),
-      events_(std::move(control), kEventCapacity) {}
+      events_(std::move(control), kEventCapacity) {
+  if (!options_.has_owner) {
+    events_.close();
+  }
+}
 
 Status Owner::send_prefill(const NodeId& node, const message::Submit& submit,
                            const NodeId& decode_node, TimePoint now) {
@@ -232,6 +236,10 @@ void Owner::on_peer_down(const NodeId& peer, const Error& reason) {
 }
 
 void Owner::on_peer_unusable(PeerUnusable unusable) { events_.push_unbounded(std::move(unusable)); }
+
+void Owner::on_peer_forgotten(PeerForgotten forgotten) {
+  events_.push_unbounded(std::move(forgotten));
+}
 
 void Owner::on_load(const NodeId& node, const message::NodeLoad& load, bool draining) {
   events_.push_unbounded(NodeLoadChanged{node, load, draining});

@@ -55,7 +55,7 @@ struct NodeLoadChanged {
 // NodeDown comes before the NodeFinished of the attempts that were lost with it, so that a router
 // does not choose the node again; it needs no per-request handling of its own.
 using OwnerEvent = std::variant<NodeTokens, NodeRefused, NodeFinished, message::NodeUp,
-                                message::NodeDown, NodeLoadChanged, PeerUnusable>;
+                                message::NodeDown, NodeLoadChanged, PeerUnusable, PeerForgotten>;
 
 class Owner {
  public:
@@ -93,6 +93,7 @@ class Owner {
   void on_peer_up(const message::NodeInfo& info);
   void on_peer_down(const NodeId& peer, const Error& reason);
   void on_peer_unusable(PeerUnusable unusable);
+  void on_peer_forgotten(PeerForgotten forgotten);
   void on_load(const NodeId& node, const message::NodeLoad& load, bool draining);
   // Leases found that `node` no longer has the sequence, or stands still.
   void on_lost(const NodeId& node, const SequenceKey& key, const Error& reason);

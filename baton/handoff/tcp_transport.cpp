@@ -66,16 +66,16 @@ void TcpTransport::Impl::admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpS
   auto peer = std::make_shared<TcpPeer>(std::move(theirs), std::move(stream), dialled);
   peer->bulk_address =
       net::HostPort{remote.host, static_cast<std::uint16_t>(peer->hello.serving_port())};
-  std::string address = peer->stream->peer();
-  for (const auto& dialler : diallers_) {  // as it was written in a flag, and is known to work
+  std::string shown = peer->stream->peer();
+  for (const auto& [address, dialler] : diallers_) {  // as it was told, and known to work
     if (dialler->answered == id) {
-      peer->bulk_address = dialler->address;
-      address = net::to_string(dialler->address);
+      peer->bulk_address = address;
+      shown = net::to_string(address);
     }
   }
   peers_[id] = peer;
   reported_.erase(id.value);
-  message::NodeInfo info = node_info(peer->hello, address);
+  message::NodeInfo info = node_info(peer->hello, shown);
   events_.push_now(PeerUp{std::move(info), peer->hello.block_tokens()});
   tasks_.spawn(read_control(peer));
   tasks_.spawn(write_control(peer));
@@ -98,7 +98,7 @@ void TcpTransport::Impl::lose(std::shared_ptr<TcpPeer> peer, const Error& reason
     }
   }
   events_.push_now(PeerDown{peer->id, reason});
-  for (const auto& dialler : diallers_) {
+  for (const auto& [address, dialler] : diallers_) {
     if (dialler->answered == peer->id) {
       dialler->peer_lost.set();
     }
@@ -294,6 +294,12 @@ Status TcpTransport::start() { return impl_->start(); }
 net::HostPort TcpTransport::serving_address() const {
   BATON_CHECK(impl_->acceptor_.has_value(), "start() with a serving_bind first");
   return net::local_address(*impl_->acceptor_);
+}
+
+void TcpTransport::add_peer(const net::HostPort& address) { impl_->add_peer(address); }
+void TcpTransport::remove_peer(const net::HostPort& address) { impl_->remove_peer(address); }
+std::optional<NodeId> TcpTransport::peer_at(const net::HostPort& address) const {
+  return impl_->peer_at(address);
 }
 
 void TcpTransport::set_bulk_sink(BulkSink* sink) { impl_->sink_ = sink; }

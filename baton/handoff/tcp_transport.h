@@ -21,7 +21,7 @@ namespace baton::handoff {
 struct TcpTransportOptions {
   wire::pb::Hello hello;  // ours (make_hello); bulk and serving_port are set here
   std::optional<net::HostPort> serving_bind;  // none: accepts nobody. Port 0: any free one
-  std::vector<net::HostPort> peers;           // dialled at start, and again whenever lost
+  std::vector<net::HostPort> peers;           // add_peer() at start
   std::size_t bulk_connections = 2;           // per peer and direction; >= 1
   // What keeps strangers out: either, both or, on loopback only, neither. All nodes alike.
   std::shared_ptr<const net::TlsContext> tls;  // with a CA: mutual
@@ -52,6 +52,16 @@ class TcpTransport final : public Transport {
   Status start();
   // Where it listens; the port is the real one. Only after start() with a serving_bind.
   [[nodiscard]] net::HostPort serving_address() const;
+
+  // Dials that address, and again whenever the connection is lost. Nothing when it does already.
+  // After start(). Thread: control.
+  void add_peer(const net::HostPort& address);
+  // Stops dialling it and closes all connections with the node that answered there, unless it did
+  // at another address, too: PeerDown of that node, if it was up, then PeerForgotten. Unknown
+  // addresses are ignored. Thread: control.
+  void remove_peer(const net::HostPort& address);
+  // Who is connected now, of those that answered at an added address. Thread: control.
+  [[nodiscard]] std::optional<NodeId> peer_at(const net::HostPort& address) const;
 
   void set_bulk_sink(BulkSink* sink) override;
   asio::awaitable<Result<TransportEvent>> next() override;

@@ -87,8 +87,7 @@ Status TcpTransport::Impl::start() {
     tasks_.spawn(accept_loop());
   }
   for (const net::HostPort& address : options_.peers) {
-    diallers_.push_back(std::make_unique<Dialler>(address, control_));
-    tasks_.spawn(dial_loop(diallers_.back().get()));
+    add_peer(address);
   }
   return {};
 }

@@ -27,16 +27,55 @@ void TcpTransport::Impl::report_unusable(const std::string& address, const std::
   events_.push_now(PeerUnusable{address, error});
 }
 
-asio::awaitable<void> TcpTransport::Impl::dial_loop(Dialler* dialler) {
+void TcpTransport::Impl::add_peer(const net::HostPort& address) {
+  const auto [place, is_new] = diallers_.try_emplace(address);
+  if (is_new) {
+    place->second = std::make_shared<Dialler>(address, control_);
+    place->second->task = tasks_.spawn(dial_loop(place->second));
+  }
+}
+
+void TcpTransport::Impl::remove_peer(const net::HostPort& address) {
+  const auto found = diallers_.find(address);
+  if (found == diallers_.end()) {
+    return;
+  }
+  const std::shared_ptr<Dialler> dialler = found->second;
+  diallers_.erase(found);
+  dialler->removed = true;
+  tasks_.cancel(dialler->task);
+  const std::string name = net::to_string(address);
+  reported_.erase(name);
+  const bool has_other_address =
+      std::any_of(diallers_.begin(), diallers_.end(),
+                  [&](const auto& other) { return other.second->answered == dialler->answered; });
+  if (dialler->answered && !has_other_address) {
+    disconnect(*dialler->answered, Error{ErrorCode::kPeerLost, name + " has left the cluster"});
+  }
+  events_.push_now(PeerForgotten{name});
+}
+
+std::optional<NodeId> TcpTransport::Impl::peer_at(const net::HostPort& address) const {
+  const auto found = diallers_.find(address);
+  if (found == diallers_.end() || !found->second->answered || !find(*found->second->answered)) {
+    return std::nullopt;
+  }
+  return found->second->answered;
+}
+
+asio::awaitable<void> TcpTransport::Impl::dial_loop(std::shared_ptr<Dialler> dialler) {
   net::SystemAsyncClock clock;
   Duration backoff = options_.redial_first;
-  while (!stopping_) {
+  while (!stopping_ && !dialler->removed) {
     if (dialler->answered && find(*dialler->answered)) {
       backoff = options_.redial_first;
       co_await dialler->peer_lost.wait();
       continue;
     }
-    auto status = co_await dial_once(dialler);
+    auto status = co_await dial_once(dialler.get());
+    if (dialler->removed) {
+      co_return;
+    }
     if (status && find(*dialler->answered)) {
       continue;
     }
@@ -69,6 +108,9 @@ asio::awaitable<Status> TcpTransport::Impl::dial_once(Dialler* dialler) {
   }
   // While our confirmation was written, theirs of the other direction may have come.
   const NodeId id{reply->hello().node_id()};
+  if (dialler->removed) {
+    co_return fail(ErrorCode::kCancelled, "not wanted any more");
+  }
   if (!find(id) || has_lower_id_than(reply->hello())) {
     admit(reply->hello(), std::move(stream), true);
   }

@@ -55,7 +55,7 @@ struct TcpPeer {
   std::vector<std::weak_ptr<BulkInbound>> inbound;
 };
 
-// What one --peers entry knows.
+// One address that is dialled, and what is known of it.
 struct Dialler {
   Dialler(net::HostPort where, const asio::any_io_executor& control)
       : address(std::move(where)), peer_lost(control) {}
@@ -63,6 +63,8 @@ struct Dialler {
   std::optional<NodeId> answered;  // who answered there last
   std::string last_failure;
   net::AsyncEvent peer_lost;
+  net::TaskId task;      // dial_loop, which shares this
+  bool removed = false;  // it ends
 };
 
 class TcpTransport::Impl {
@@ -71,6 +73,9 @@ class TcpTransport::Impl {
   ~Impl();
 
   Status start();
+  void add_peer(const net::HostPort& address);
+  void remove_peer(const net::HostPort& address);
+  std::optional<NodeId> peer_at(const net::HostPort& address) const;
   Status send_control(const NodeId& to, const SequenceKey& key, const wire::Control& message);
   asio::awaitable<Result<BulkSent>> send_bulk(NodeId to, std::shared_ptr<BulkJob> job);
   void disconnect(const NodeId& peer, const Error& reason);
@@ -103,7 +108,7 @@ class TcpTransport::Impl {
   std::optional<Mismatch> judge_inbound(const wire::pb::Hello& theirs);
   void admit_inbound(wire::pb::Hello theirs, std::unique_ptr<net::TcpStream> stream);
   void admit_bulk(const wire::pb::Hello& theirs, std::unique_ptr<net::TcpStream> stream);
-  asio::awaitable<void> dial_loop(Dialler* dialler);
+  asio::awaitable<void> dial_loop(std::shared_ptr<Dialler> dialler);
   asio::awaitable<Status> dial_once(Dialler* dialler);
   asio::awaitable<Result<wire::pb::HelloReply>> shake_hands(net::TcpStream* stream,
                                                             Dialler* dialler);
@@ -117,7 +122,7 @@ class TcpTransport::Impl {
   net::TaskGroup tasks_;
   std::vector<std::unique_ptr<net::TaskGroup>> io_tasks_;  // one per loop of the pool, used there
   std::map<NodeId, std::shared_ptr<TcpPeer>> peers_;
-  std::vector<std::unique_ptr<Dialler>> diallers_;
+  std::map<net::HostPort, std::shared_ptr<Dialler>> diallers_;
   std::multiset<NodeId> pending_inbound_;  // whom we accepted and who has not confirmed yet
   int pending_handshakes_ = 0;
   std::map<std::string, int> pending_from_;                           // of these, by host

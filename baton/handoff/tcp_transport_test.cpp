@@ -8,10 +8,13 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 namespace baton::handoff {
 namespace {
 
 using message::NodeRole;
+using std::chrono::milliseconds;
 using test::beat;
 using test::Blocks;
 using test::blocks_frame;
@@ -273,6 +276,91 @@ TEST_F(Tcp, DiallersReconnectWithBackoff) {
   d_->sink.expect(key_of(1), data.size());
   ASSERT_TRUE(p->blocks("d1", key_of(1), 0, data).has_value());
   EXPECT_TRUE(d_->take<BlocksReceived>().status.has_value());
+}
+
+// The transport of a node, for what is not in the interface.
+class TcpPeers : public Tcp {
+ protected:
+  static TcpTransport* tcp(TestNode* node) {
+    return static_cast<TcpTransport*>(node->transport.get());
+  }
+  void add(const net::HostPort& address) {
+    p_->on_loop([&] { tcp(p_.get())->add_peer(address); });
+  }
+  void remove(const net::HostPort& address) {
+    p_->on_loop([&] { tcp(p_.get())->remove_peer(address); });
+  }
+  std::optional<NodeId> at(const net::HostPort& address) {
+    return p_->on_loop([&] { return tcp(p_.get())->peer_at(address); });
+  }
+  void SetUp() override {
+    Tcp::SetUp();
+    make_d();
+    p_ = node(test::hello("p1", NodeRole::kPrefill));
+  }
+  std::unique_ptr<TestNode> p_;
+};
+
+TEST_F(TcpPeers, ComeAndGoAtRunTime) {
+  const auto data = pattern(100'000, 1);
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    add(address_);
+    add(address_);  // it does already
+    EXPECT_EQ(p_->take<PeerUp>().info.address, net::to_string(address_));
+    EXPECT_EQ(at(address_), NodeId{"d1"});
+    d_->take<PeerUp>();
+    d_->sink.expect(key_of(round), data.size());
+    ASSERT_TRUE(p_->blocks("d1", key_of(round), 0, data).has_value());
+    EXPECT_TRUE(d_->take<BlocksReceived>().status.has_value());
+
+    remove(address_);
+    remove(address_);
+    EXPECT_EQ(at(address_), std::nullopt);
+    EXPECT_EQ(p_->take<PeerForgotten>().address, net::to_string(address_));
+    ASSERT_EQ(p_->count<PeerDown>(), 1U);  // before it
+    EXPECT_EQ(p_->take<PeerDown>().peer, NodeId{"d1"});
+    d_->take<PeerDown>();
+    EXPECT_FALSE(p_->control("d1", key_of(round), beat(1)).has_value());
+  }
+  EXPECT_EQ(p_->count<PeerUp>() + p_->count<PeerForgotten>() + d_->count<PeerUp>(), 0U);
+}
+
+TEST_F(TcpPeers, OneThatIsForgottenIsNotDialledAgain) {
+  asio::io_context context;
+  tcp::acceptor acceptor(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  const net::HostPort silent = net::local_address(acceptor);
+  add(silent);
+  RawPeer waiting(&acceptor);  // in the middle of its handshake
+  remove(silent);
+  EXPECT_TRUE(waiting.sees_close());
+  EXPECT_EQ(p_->take<PeerForgotten>().address, net::to_string(silent));
+  acceptor.close();
+  add(silent);
+  EXPECT_EQ(p_->take<PeerUnusable>().address, net::to_string(silent));
+  remove(silent);
+  p_->take<PeerForgotten>();
+  add(silent);  // a new start: what was said before is said again
+  EXPECT_EQ(p_->take<PeerUnusable>().address, net::to_string(silent));
+  remove(silent);
+  p_->take<PeerForgotten>();
+  EXPECT_EQ(p_->count<PeerUnusable>(), 0U);
+}
+
+TEST_F(TcpPeers, ANodeWithTwoAddressesStaysWhileOneIsWanted) {
+  add(address_);
+  p_->take<PeerUp>();
+  const net::HostPort other{"localhost", address_.port};
+  add(other);
+  for (int i = 0; i < 4'000 && !at(other); ++i) {  // it is told that they are connected already
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  remove(address_);
+  EXPECT_EQ(p_->take<PeerForgotten>().address, net::to_string(address_));
+  EXPECT_EQ(at(other), NodeId{"d1"});
+  EXPECT_TRUE(p_->control("d1", key_of(1), beat(1)).has_value());
+  EXPECT_EQ(p_->count<PeerDown>(), 0U);
+  remove(other);
+  EXPECT_EQ(p_->take<PeerDown>().peer, NodeId{"d1"});
 }
 
 TEST_F(Tcp, TwoThatDialEachOtherEndWithOneConnection) {

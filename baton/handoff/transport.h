@@ -38,6 +38,11 @@ struct PeerUnusable {
   std::string address;
   Error error;
 };
+// An address is not dialled any more (TcpTransport::remove_peer) and nobody is connected there: the
+// last event about it.
+struct PeerForgotten {
+  std::string address;
+};
 // A message whose CRC is right but whose content is not (a field out of range) arrives as an Abort
 // of its key with code kProtocol, and the peer is sent the same: it ends that one sequence on both
 // sides.
@@ -63,8 +68,8 @@ struct CommitReceived {
   SequenceKey key;
   wire::pb::Commit commit;
 };
-using TransportEvent =
-    std::variant<PeerUp, PeerDown, PeerUnusable, ControlReceived, BlocksReceived, CommitReceived>;
+using TransportEvent = std::variant<PeerUp, PeerDown, PeerUnusable, PeerForgotten, ControlReceived,
+                                    BlocksReceived, CommitReceived>;
 
 // Where arriving tiles go. Implemented by the decode role's table of reservations.
 class BulkSink {

@@ -6,10 +6,26 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace baton::message {
 
 enum class NodeRole : std::uint8_t { kSingle, kPrefill, kDecode, kRouter };
+
+// As --node-role, labels and etcd have it.
+inline std::string_view role_name(NodeRole role) {
+  switch (role) {
+    case NodeRole::kSingle:
+      return "single";
+    case NodeRole::kPrefill:
+      return "prefill";
+    case NodeRole::kDecode:
+      return "decode";
+    case NodeRole::kRouter:
+      return "router";
+  }
+  return "unknown";
+}
 
 struct NodeInfo {
   NodeId id;

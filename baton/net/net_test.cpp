@@ -3,6 +3,7 @@
 #include "baton/net/address.h"
 #include "baton/net/async_clock.h"
 #include "baton/net/event_loop.h"
+#include "baton/net/resolver.h"
 #include "baton/net/stream_pair_for_test.h"
 #include "baton/net/task_group.h"
 #include "baton/net/tcp.h"
@@ -320,6 +321,24 @@ TEST_F(Sockets, PortInUseNamesTheAddress) {
   EXPECT_EQ(second.error().code, ErrorCode::kIo);
   EXPECT_NE(second.error().message.find(to_string(address)), std::string::npos);
   EXPECT_NE(second.error().message.find("in use"), std::string::npos);
+}
+
+asio::awaitable<void> look_up(std::string host, Result<std::vector<std::string>>* into) {
+  SystemResolver resolver;
+  *into = co_await resolver.resolve(std::move(host));
+}
+
+TEST_F(Sockets, NamesAreLookedUp) {
+  Result<std::vector<std::string>> found;
+  run(look_up("127.0.0.3", &found));
+  EXPECT_EQ(found.value(), std::vector<std::string>{"127.0.0.3"});
+  run(look_up("localhost", &found));
+  EXPECT_EQ(found.value(), std::vector<std::string>{"127.0.0.1"}) << "IPv4 where there is some";
+  const std::string nobody(300, 'x');  // longer than names may be: no server is asked
+  run(look_up(nobody, &found));
+  ASSERT_FALSE(found.has_value());
+  EXPECT_EQ(found.error().code, ErrorCode::kIo);
+  EXPECT_NE(found.error().message.find(nobody), std::string::npos);
 }
 
 TEST(Loopback, KnowsMappedAddresses) {

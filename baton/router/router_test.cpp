@@ -542,6 +542,26 @@ TEST_F(RouterTest, DrainingNodesGetNothingNew) {
   }
 }
 
+TEST_F(RouterTest, WhoLeftTheClusterFinishesWhatItHas) {
+  pair();
+  router_->nodes().expect(NodeRole::kDecode, "d:1");
+  start(1);
+  token("p", key(1, 1), 0);
+  router_->nodes().retire("d:1");
+  up("d2", NodeRole::kDecode);
+  for (std::uint64_t id = 2; id <= 4; ++id) {
+    EXPECT_EQ(only<SendDecode>(start(id)).node.value, "d2");
+    Commands gone;
+    router_->client_gone({0, id}, now_, gone);
+  }
+  EXPECT_EQ(all<Deliver>(token("d", key(1, 1), 1)).size(), 1U);
+  EXPECT_EQ(all<Done>(token("d", key(1, 1), 2, FinishReason::kStop)).size(), 1U);
+  down("d");
+  router_->nodes().forget("d:1");
+  EXPECT_EQ(router_->nodes().find(NodeId{"d"}), nullptr);
+  EXPECT_TRUE(token("d", key(1, 1), 3).empty()) << "a late word of one that is forgotten";
+}
+
 TEST_F(RouterTest, ManyRequestsAreSharedOut) {
   pair();
   up("d2", NodeRole::kDecode);

@@ -104,13 +104,13 @@ class Load {
   asio::awaitable<void> one(RequestRecord* record, std::string body) {
     record->sent = clock_.now();
     StreamReader reader(record, options_.keep_ids);
-    OnBytes on_bytes = [&reader](std::string_view bytes, TimePoint at) {
+    http::OnBytes on_bytes = [&reader](std::string_view bytes, TimePoint at) {
       return reader.feed(bytes, at);
     };
     std::string method = "POST";
     std::string path = options_.endpoint;
-    auto answer = co_await exchange(&options_.target, std::move(method), std::move(path),
-                                    std::move(body), std::move(on_bytes));
+    auto answer = co_await http::fetch(&options_.target, std::move(method), std::move(path),
+                                       std::move(body), std::move(on_bytes));
     record->ended = clock_.now();
     if (!answer) {
       reader.finish(&answer.error());
@@ -149,16 +149,24 @@ class Load {
   LoadResult result_;
 };
 
-asio::awaitable<Result<HttpAnswer>> get_models(const HttpTarget* target) {
+asio::awaitable<Result<http::HttpAnswer>> get_models(const http::HttpTarget* target) {
   std::string method = "GET";
   std::string path = "/v1/models";
   std::string body;
-  OnBytes keep_all;
-  co_return co_await exchange(target, std::move(method), std::move(path), std::move(body),
-                              std::move(keep_all));
+  http::OnBytes keep_all;
+  co_return co_await http::fetch(target, std::move(method), std::move(path), std::move(body),
+                                 std::move(keep_all));
 }
 
 }  // namespace
+
+Result<http::HttpTarget> parse_base_url(std::string_view url) {
+  auto target = http::parse_http_url(url, "--base-url");
+  if (target && target->prefix.ends_with("/v1")) {
+    target->prefix.resize(target->prefix.size() - 3);
+  }
+  return target;
+}
 
 std::string request_body(const LoadOptions& options, const PlannedRequest& request) {
   nlohmann::ordered_json body = {{"model", options.model}};
@@ -189,7 +197,7 @@ LoadResult run_load(const LoadOptions& options, const std::vector<PlannedRequest
   return Load(options, plan).run();
 }
 
-Result<std::string> ask_for_model(const HttpTarget& target) {
+Result<std::string> ask_for_model(const http::HttpTarget& target) {
   asio::io_context context;
   auto asked = asio::co_spawn(context, get_models(&target), asio::use_future);
   context.run();

@@ -5,13 +5,14 @@
 
 #include "baton/base/clock.h"
 #include "baton/base/result.h"
+#include "baton/http/client.h"
 
-#include "bench/serving/http_client.h"
 #include "bench/serving/record.h"
 #include "bench/serving/workload.h"
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace baton::serving {
@@ -22,7 +23,7 @@ enum class PromptFormat : std::uint8_t {
 };
 
 struct LoadOptions {
-  HttpTarget target;
+  http::HttpTarget target;
   std::string endpoint = "/v1/completions";
   std::string model;
   PromptFormat format = PromptFormat::kIds;
@@ -43,6 +44,10 @@ struct LoadResult {
   std::vector<Duration> wake_ups;  // how late a timer of this thread fired, every 10 ms
 };
 
+// What --base-url says: a "/v1" at its end is dropped, since endpoints name it. Errors:
+// kInvalidArgument naming --base-url.
+[[nodiscard]] Result<http::HttpTarget> parse_base_url(std::string_view url);
+
 // The body of a request. `chat`: a message instead of a prompt.
 [[nodiscard]] std::string request_body(const LoadOptions& options, const PlannedRequest& request);
 
@@ -53,6 +58,6 @@ struct LoadResult {
 
 // The first model that /v1/models names. Errors: kInvalidArgument naming --base-url, --api-key or
 // --model.
-[[nodiscard]] Result<std::string> ask_for_model(const HttpTarget& target);
+[[nodiscard]] Result<std::string> ask_for_model(const http::HttpTarget& target);
 
 }  // namespace baton::serving

@@ -280,7 +280,7 @@ TEST(load, chats_are_text) {
   EXPECT_TRUE(nlohmann::json::parse(request_body(options, plan_of(1)[0]))["prompt"].is_string());
 }
 
-TEST(http_client, base_urls) {
+TEST(load, base_urls) {
   const auto target = parse_base_url("http://node-1:8000/v1/");
   ASSERT_TRUE(target.has_value());
   EXPECT_EQ(target->address, (net::HostPort{"node-1", 8000}));

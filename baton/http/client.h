@@ -1,6 +1,6 @@
-// Plain HTTP/1.1 from the client's side, as much as a load test needs: one request on a connection
-// of its own, the body's bytes handed on as they arrive. Everything on the executor of the awaiting
-// coroutine, which must be serial.
+// Plain HTTP/1.1 from the client's side: one request on a connection of its own, the body's bytes
+// handed on as they arrive. For load tests (bench/serving) and for etcd (membership). Everything on
+// the executor of the awaiting coroutine, which must be serial.
 #pragma once
 
 #include "baton/base/clock.h"
@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton::serving {
+namespace baton::http {
 
 // Where and how to ask. Copied by nobody: it outlives all requests.
 struct HttpTarget {
@@ -24,9 +24,9 @@ struct HttpTarget {
   Duration stall_timeout = std::chrono::seconds(600);  // silence in mid-answer
 };
 
-// "http://host:port", "http://host" (port 80), with a path or without; a "/v1" at the end is
-// dropped, since endpoints name it. Errors: kInvalidArgument naming --base-url.
-Result<HttpTarget> parse_base_url(std::string_view url);
+// "http://host:port", "http://host" (port 80), with a path or without. Errors: kInvalidArgument
+// naming the flag.
+Result<HttpTarget> parse_http_url(std::string_view url, std::string_view flag);
 
 struct HttpAnswer {
   int status = 0;
@@ -39,7 +39,7 @@ using OnBytes = std::function<bool(std::string_view bytes, TimePoint at)>;
 
 // Asks and reads until the answer ends. Errors: kUnavailable (no connection), kPeerLost (cut in
 // mid-answer), kDeadlineExceeded, kProtocol (not HTTP).
-asio::awaitable<Result<HttpAnswer>> exchange(const HttpTarget* target, std::string method,
-                                             std::string path, std::string body, OnBytes on_bytes);
+asio::awaitable<Result<HttpAnswer>> fetch(const HttpTarget* target, std::string method,
+                                          std::string path, std::string body, OnBytes on_bytes);
 
-}  // namespace baton::serving
+}  // namespace baton::http

@@ -1,4 +1,4 @@
-#include "bench/serving/http_client.h"
+#include "baton/http/client.h"
 
 #include "baton/net/tcp.h"
 
@@ -11,16 +11,16 @@
 #include <memory>
 #include <utility>
 
-namespace baton::serving {
-
-namespace http = boost::beast::http;
+namespace baton::http {
 
 namespace {
+
+namespace beast_http = boost::beast::http;
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
 constexpr std::size_t kMaxErrorPage = std::size_t{1} << 20U;
 
-using Parser = http::response_parser<http::string_body>;
+using Parser = beast_http::response_parser<beast_http::string_body>;
 
 std::string request_text(const HttpTarget& target, const std::string& method,
                          const std::string& path, const std::string& body) {
@@ -41,7 +41,7 @@ Status parse_some(Parser& parser, std::string& pending) {
     boost::system::error_code error;
     const std::size_t used = parser.put(asio::buffer(pending), error);
     pending.erase(0, used);
-    if (error == http::error::need_more) {
+    if (error == beast_http::error::need_more) {
       break;
     }
     if (error) {
@@ -53,9 +53,9 @@ Status parse_some(Parser& parser, std::string& pending) {
 
 }  // namespace
 
-Result<HttpTarget> parse_base_url(std::string_view url) {
+Result<HttpTarget> parse_http_url(std::string_view url, std::string_view flag) {
   const auto wrong = [&](std::string_view why) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("--base-url: '{}' {}", url, why));
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: '{}' {}", flag, url, why));
   };
   constexpr std::string_view kScheme = "http://";
   if (url.starts_with("https://")) {
@@ -72,9 +72,6 @@ Result<HttpTarget> parse_base_url(std::string_view url) {
   while (target.prefix.ends_with('/')) {
     target.prefix.pop_back();
   }
-  if (target.prefix.ends_with("/v1")) {
-    target.prefix.resize(target.prefix.size() - 3);
-  }
   if (target.host.empty() || target.host.find('@') != std::string::npos ||
       target.prefix.find_first_of(" \r\n?#") != std::string::npos) {
     return wrong("is not http://HOST:PORT");
@@ -90,8 +87,8 @@ Result<HttpTarget> parse_base_url(std::string_view url) {
   return target;
 }
 
-asio::awaitable<Result<HttpAnswer>> exchange(const HttpTarget* target, std::string method,
-                                             std::string path, std::string body, OnBytes on_bytes) {
+asio::awaitable<Result<HttpAnswer>> fetch(const HttpTarget* target, std::string method,
+                                          std::string path, std::string body, OnBytes on_bytes) {
   net::SocketOptions options;
   auto socket = co_await net::connect(target->address, target->connect_timeout, options);
   if (!socket) {
@@ -146,4 +143,4 @@ asio::awaitable<Result<HttpAnswer>> exchange(const HttpTarget* target, std::stri
   co_return answer;
 }
 
-}  // namespace baton::serving
+}  // namespace baton::http
