@@ -10,7 +10,7 @@ constexpr std::size_t kLanes = kPanelOutputs;
 // pass over them.
 constexpr std::size_t kResidentBytes = std::size_t{384} << 10U;
 // Distance of the software prefetch: few rows stream through the weights at memory speed.
-constexpr std::size_t kPrefetchBytes = 4096;
+constexpr std::size_t kPrefetchBytes = 8192;
 
 struct PanelArgs {
   const std::byte* panel;
