@@ -45,10 +45,10 @@ struct OwnerNode {
       EXPECT_TRUE(owner.send_prefill(kPrefillNode, submit(), kDecodeNode, now));
     }
     if (state == OwnerState::kPrefilled || state == OwnerState::kDecoding) {
-      owner.on_tokens(kPrefillNode, 0, {token()}, now);
+      owner.on_tokens(kPrefillNode, 0, {token()});
     }
     if (state == OwnerState::kDecoding) {
-      owner.on_tokens(kDecodeNode, 1, {token()}, now);
+      owner.on_tokens(kDecodeNode, 1, {token()});
     }
     owner.drain();
   }
@@ -84,10 +84,10 @@ void OwnerNode::meet(OwnerEvent event) {
   const NodeId& node = of_prefill ? kPrefillNode : kDecodeNode;
   switch (of_prefill ? static_cast<OwnerEvent>(place - cells::kOfPrefill) : event) {
     case OwnerEvent::kToken:
-      owner.on_tokens(node, 2, {token()}, now);
+      owner.on_tokens(node, 2, {token()});
       break;
     case OwnerEvent::kLastToken:
-      owner.on_tokens(node, 2, {token(message::FinishReason::kStop)}, now);
+      owner.on_tokens(node, 2, {token(message::FinishReason::kStop)});
       break;
     case OwnerEvent::kRefused:
       owner.on_refused(node, {kKey, true, kWhy});
@@ -149,7 +149,7 @@ TEST(role_table, every_event_in_every_state_of_an_owner) {
         EXPECT_FALSE(node.told.aborted.empty());
       }
       node.owner.abort(kKey, kWhy);
-      node.owner.on_tokens(kDecodeNode, 3, {token(message::FinishReason::kStop)}, node.now);
+      node.owner.on_tokens(kDecodeNode, 3, {token(message::FinishReason::kStop)});
       node.owner.on_refused(kPrefillNode, {kKey, true, kWhy});
       EXPECT_EQ(node.ends(), 0) << "something came after the end";
       EXPECT_EQ(node.owner.active_attempts(), 0U);
