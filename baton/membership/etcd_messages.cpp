@@ -122,7 +122,7 @@ std::string watch_body(const std::string& prefix, std::int64_t from_revision) {
 
 Result<std::string> parse_grant(const std::string& body) {
   const Json answer = parse(body);
-  const std::string lease = text_of(answer, "ID");
+  std::string lease = text_of(answer, "ID");
   if (lease.empty()) {
     return wrong("no lease: " + body.substr(0, kShownBytes));
   }

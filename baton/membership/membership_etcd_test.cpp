@@ -136,8 +136,9 @@ class FakeEtcd {
         out["result"]["TTL"] = "10";
       }
     } else if (path == "/v3/lease/revoke") {
-      leases.erase(body["ID"].get<std::string>());
-      std::erase_if(keys, [&](const auto& entry) { return entry.second.second == body["ID"]; });
+      const std::string id = body["ID"].get<std::string>();
+      leases.erase(id);
+      std::erase_if(keys, [&](const auto& entry) { return entry.second.second == id; });
     }
     return out;
   }
