@@ -167,6 +167,17 @@ struct Streamed : Fixture {
     BlocksReceived frame{kPrefill, kKey, header, next++, {}, frame_bytes(layout, header), status};
     role.handle(frame, now);
   }
+  // The prefill has ended; it was of 300 times this token.
+  void say_commit(TokenId prompt_token) {
+    commit.set_kv_tokens(300);
+    commit.set_frames(10);
+    commit.set_payload_bytes(10 * tile_bytes);
+    commit.set_tokens_digest(wire::tokens_digest(std::vector<TokenId>(300, prompt_token), {}));
+    message::Token token;
+    token.key = kKey;
+    *commit.add_first() = token_to_wire(token);
+    role.handle(CommitReceived{kPrefill, kKey, commit}, now);
+  }
   // (first tile, tiles) of each range that was acked.
   [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint32_t>> acked() const {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> ranges;
@@ -247,14 +258,7 @@ TEST(decode_role, nothing_is_kept_of_who_breaks_the_protocol) {
 TEST(decode_role, nothing_is_kept_of_who_computed_something_else) {
   Streamed f;
   f.receive(0, 1);
-  f.commit.set_kv_tokens(300);
-  f.commit.set_frames(10);
-  f.commit.set_payload_bytes(10 * f.tile_bytes);
-  f.commit.set_tokens_digest(wire::tokens_digest(std::vector<TokenId>(300, 8), {}));
-  message::Token token;
-  token.key = kKey;
-  *f.commit.add_first() = token_to_wire(token);
-  f.role.handle(CommitReceived{kPrefill, kKey, f.commit}, f.now);
+  f.say_commit(8);
   EXPECT_TRUE(f.kept().empty());
   EXPECT_EQ(f.outbox.count<message::Release>(), 1);
 }
@@ -278,14 +282,7 @@ TEST(decode_role, waits_for_the_prefill_and_then_for_the_tiles) {
   f.now += milliseconds(f.options.prefill_deadline_ms - 1);
   f.role.tick(f.now);
   EXPECT_EQ(f.role.count(), 1U);
-  f.commit.set_kv_tokens(300);
-  f.commit.set_frames(10);
-  f.commit.set_payload_bytes(10 * f.tile_bytes);
-  f.commit.set_tokens_digest(wire::tokens_digest(std::vector<TokenId>(300, 7), {}));
-  message::Token token;
-  token.key = kKey;
-  *f.commit.add_first() = token_to_wire(token);
-  f.role.handle(CommitReceived{kPrefill, kKey, f.commit}, f.now);
+  f.say_commit(7);
   f.now += milliseconds(f.options.handoff_deadline_ms - 1);
   f.role.tick(f.now);
   EXPECT_EQ(f.role.count(), 1U);
