@@ -132,11 +132,7 @@ void ServingCoordinator::Impl::tick() {
     }
   }
   for (const NodeId& peer : leases_.take_dead(now)) {
-    const Error silent{ErrorCode::kPeerLost,
-                       fmt::format("no Beat from {} for {} ms", peer.value, options_.lease_ms)};
-    log::warn("{}", silent.message);
-    transport_->disconnect(peer, silent);
-    on_peer_down({peer, silent});
+    give_up(peer, fmt::format("no Beat from {} for {} ms", peer.value, options_.lease_ms));
   }
   for (const LostSequence& lost : leases_.stalled(now)) {
     on_lost(lost);
@@ -146,18 +142,20 @@ void ServingCoordinator::Impl::tick() {
   decode_.tick(now);
   for (const std::vector<NodeId>& peers : {prefill_.stuck(now), decode_.stuck(now)}) {
     for (const NodeId& peer : peers) {  // blocks must not wait for a link that drips
-      if (leases_.find(peer) == nullptr) {
-        continue;  // gone already
-      }
-      const Error drips{ErrorCode::kPeerLost,
-                        fmt::format("bytes of an ended handoff with {} are under way for {} ms",
-                                    peer.value, options_.handoff_deadline_ms)};
-      log::warn("{}", drips.message);
-      transport_->disconnect(peer, drips);
-      on_peer_down({peer, drips});
+      give_up(peer, fmt::format("bytes of an ended handoff with {} are under way for {} ms",
+                                peer.value, options_.handoff_deadline_ms));
     }
   }
   settle();
+}
+
+void ServingCoordinator::Impl::give_up(const NodeId& peer, const std::string& why) {
+  if (leases_.find(peer) == nullptr) {
+    return;  // gone already
+  }
+  const Error reason{ErrorCode::kPeerLost, why};
+  transport_->disconnect(peer, reason);
+  on_peer_down({peer, reason});
 }
 
 void ServingCoordinator::Impl::begin_drain() {

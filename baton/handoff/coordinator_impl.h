@@ -53,6 +53,8 @@ class ServingCoordinator::Impl final : public Outbox, public std::enable_shared_
   void on_beat(const NodeId& from, const wire::pb::Beat& beat);
   void on_tokens(const NodeId& from, const wire::pb::Tokens& tokens);
   void on_peer_down(const PeerDown& down);
+  // Its connections are closed; what was shared with it ends as if they had broken.
+  void give_up(const NodeId& peer, const std::string& why);
   void on_lost(const LostSequence& lost);
   void on_abort(const AbortInput& abort);
   void on_engine(message::EngineEvent event);

@@ -51,6 +51,7 @@ void Leases::watch(const NodeId& peer, WatchKind kind, const SequenceKey& key, b
     return;  // what runs here is seen directly
   }
   Watch watch;
+  watch.since = now;
   watch.listed = certain;
   watch.certain_from = now + milliseconds(grace_ms);
   watches_[peer][{key, kind}] = watch;
@@ -68,15 +69,6 @@ Leases::Watch* Leases::find_watch(const NodeId& peer, WatchKind kind, const Sequ
 void Leases::keep_listing_only(const NodeId& peer, WatchKind kind, const SequenceKey& key) {
   if (Watch* watch = find_watch(peer, kind, key)) {
     watch->counts = false;
-    watch->progress = false;
-  }
-}
-
-void Leases::expect_progress(const NodeId& peer, WatchKind kind, const SequenceKey& key,
-                             TimePoint now) {
-  if (Watch* watch = find_watch(peer, kind, key); watch != nullptr && !watch->progress) {
-    watch->progress = true;
-    watch->progress_since = now;
   }
 }
 
@@ -147,12 +139,11 @@ std::vector<LostSequence> Leases::stalled(TimePoint now) {
       continue;
     }
     for (auto& [id, watch] : watches) {
-      if (!watch.progress) {
+      if (id.second != WatchKind::kOwnedLeg || !watch.counts) {
         continue;
       }
-      const TimePoint since = std::max(found->second.last_turn, watch.progress_since);
+      const TimePoint since = std::max(found->second.last_turn, watch.since);
       if (now - since >= milliseconds(options_.stall_ms)) {
-        watch.progress = false;
         watch.counts = false;
         lost.push_back({peer, id.first, id.second,
                         Error{ErrorCode::kDeadlineExceeded,

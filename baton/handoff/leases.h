@@ -28,7 +28,7 @@ struct LostSequence {
   NodeId peer;
   SequenceKey key;
   WatchKind kind = WatchKind::kOwner;
-  Error reason;  // kPeerLost: no longer listed; kDeadlineExceeded: its steps stand still
+  Error reason;  // kPeerLost: no longer listed; kDeadlineExceeded: its engine stands still
 };
 
 struct Peer {
@@ -49,13 +49,12 @@ class Leases {
 
   // From now on the key is listed in Beats to the peer. `certain`: the peer surely has it (its
   // message came to us over the ordered connection), so absence counts at once; otherwise only
-  // after it was listed once, or after `grace_ms`.
+  // after it was listed once, or after `grace_ms`. Of a kOwnedLeg the peer's engine may not stand
+  // still either.
   void watch(const NodeId& peer, WatchKind kind, const SequenceKey& key, bool certain,
              std::int64_t grace_ms, TimePoint now);
   // Goes on listing it, but its absence means nothing any more.
   void keep_listing_only(const NodeId& peer, WatchKind kind, const SequenceKey& key);
-  // The peer must make progress on it from now on: its step count may not stand still.
-  void expect_progress(const NodeId& peer, WatchKind kind, const SequenceKey& key, TimePoint now);
   void unwatch(const NodeId& peer, WatchKind kind, const SequenceKey& key);
   [[nodiscard]] std::size_t watch_count() const;
   // Whether this node and the peer have any sequence in common.
@@ -78,12 +77,11 @@ class Leases {
 
  private:
   struct Watch {
-    bool counts = true;        // absence means loss
+    bool counts = true;  // absence means loss, and so does an engine that stands still
+    TimePoint since{};
     bool listed = false;       // was listed once, or surely known
     int absences = 0;          // Beats in a row
     TimePoint certain_from{};  // from then on absence counts, listed or not
-    bool progress = false;
-    TimePoint progress_since{};
   };
   using WatchId = std::pair<SequenceKey, WatchKind>;
   struct Entry {

@@ -58,7 +58,6 @@ Status Owner::add_leg(const NodeId& node, const SequenceKey& key, wire::Control 
   BATON_TRY_VOID(outbox_.control(node, key, std::move(message)));
   attempts_[key].legs.push_back({node, role, false});
   leases_.watch(node, WatchKind::kOwnedLeg, key, false, options_.delivery_grace_ms, now);
-  leases_.expect_progress(node, WatchKind::kOwnedLeg, key, now);
   return {};
 }
 

@@ -41,11 +41,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   sequence.prefill = {};
   sequence.ahead.clear();
   if (options_.local_engine) {
-    ++sequence.submit.key.epoch.value;
-    ++sequence.attempts;
-    sequence.state = Sequence::State::kRunning;
-    sequence.sent_at = now;
-    sequence.silent_until = now + options_.silence_deadline;
+    begin_attempt(sequence, now);
     sequence.on_local_engine = true;
     sequence.route = {options_.self, options_.self, false, 0, options_.exactness_tag};
     note(sequence, EventKind::kSent, options_.self, options_.self);
@@ -82,13 +78,17 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   if (sequence.submit.key.epoch.value > 0) {
     count(sequence.submit.emitted.empty() ? stats_->retries : stats_->replays);
   }
+  begin_attempt(sequence, now);
+  sequence.exactness_tag = pick->exactness_tag;
+  send_pair(sequence, *pick, out);
+}
+
+void Router::begin_attempt(Sequence& sequence, TimePoint now) const {
   ++sequence.submit.key.epoch.value;
   ++sequence.attempts;
   sequence.state = Sequence::State::kRunning;
   sequence.sent_at = now;
   sequence.silent_until = now + options_.silence_deadline;
-  sequence.exactness_tag = pick->exactness_tag;
-  send_pair(sequence, *pick, out);
 }
 
 void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {

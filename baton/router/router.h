@@ -157,6 +157,7 @@ class Router {
   Sequence* find_live(const SequenceKey& key, const NodeId& from);
   std::vector<SequenceKey> keys() const;
   void attempt(Sequence& sequence, TimePoint now, Commands& out);
+  void begin_attempt(Sequence& sequence, TimePoint now) const;
   void send_pair(Sequence& sequence, const Pick& pick, Commands& out);
   void retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoint now, Commands& out);
   static NodeId culprit_of(const Sequence& sequence, const NodeId& from, ErrorCode code);
