@@ -3,6 +3,7 @@
 #include "baton/handoff/decode_role.h"
 
 #include "baton/handoff/convert.h"
+#include "baton/handoff/role_table_util.h"
 #include "baton/handoff/tile_plan.h"
 #include "baton/wire/codec.h"
 #include "baton/wire/digest.h"
@@ -56,18 +57,6 @@ struct RecordedOutbox final : Outbox {
   std::vector<message::EngineCommand> commands;
   std::vector<wire::Control> messages;
 };
-
-kv::KvLayout small_layout() {
-  kv::KvLayout result;
-  result.block_tokens = 64;
-  kv::KvGroup group;
-  group.layers = {0};
-  group.kv_heads = 1;
-  group.head_dim = 8;
-  group.dtype = kv::KvDtype::kF32;
-  result.groups.push_back(group);
-  return result;
-}
 
 struct Fixture {
   Fixture() {
@@ -125,7 +114,7 @@ struct Fixture {
   }
 
   CoordinatorOptions options;
-  kv::KvLayout layout = small_layout();
+  kv::KvLayout layout = role_table::layout();
   RecordedOutbox outbox;
   Leases leases{options};
   Tombstones tombstones;

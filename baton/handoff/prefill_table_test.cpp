@@ -144,25 +144,15 @@ bool PrefillNode::meet(cells::PrefillEvent event) {
       ack(kStranger, true);
       return true;
     case Event::kAbortOwner:
-      role.handle(abort_by(kOwner), now);
-      return true;
     case Event::kAbortCounterpart:
-      role.handle(abort_by(kOther), now);
-      return true;
     case Event::kAbortSelf:
-      role.handle(abort_by(std::nullopt), now);
-      return true;
     case Event::kOwnerDown:
-      role.handle(PeerDown{kOwner, kWhy}, now);
-      return true;
     case Event::kCounterpartDown:
-      role.handle(PeerDown{kOther, kWhy}, now);
-      return true;
     case Event::kOwnerLost:
-      role.handle(lost(kOwner, WatchKind::kOwner), now);
-      return true;
     case Event::kCounterpartLost:
-      role.handle(lost(kOther, WatchKind::kCounterpart), now);
+    case Event::kRefused:
+    case Event::kFinished:
+      meet_end(role, event, now);
       return true;
     case Event::kFrameSent:
     case Event::kFrameFailed:
@@ -187,12 +177,6 @@ bool PrefillNode::meet(cells::PrefillEvent event) {
       return true;
     case Event::kDoneEnd:
       done(message::FinishReason::kStop);
-      return true;
-    case Event::kRefused:
-      role.handle(message::Refused{kKey, true, kWhy}, now);
-      return true;
-    case Event::kFinished:
-      role.handle(message::Finished{kKey, message::FinishReason::kError, kWhy}, now);
       return true;
     case Event::kDeadline:
     case Event::kNoLink:

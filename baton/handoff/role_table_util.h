@@ -6,6 +6,7 @@
 #include "baton/handoff/outbox.h"
 #include "baton/handoff/role_context.h"
 #include "baton/handoff/tile_plan.h"
+#include "baton/handoff/transport.h"
 
 #include <gtest/gtest.h>
 
@@ -119,6 +120,42 @@ inline LostSequence lost(const NodeId& peer, WatchKind kind) { return {peer, kKe
 
 inline AbortInput abort_by(std::optional<NodeId> from) {
   return {std::move(from), kKey, kWhy, true};
+}
+
+// The events that mean the same to both roles: what ends a sequence from outside.
+template <class Role, class Event>
+void meet_end(Role& role, Event event, TimePoint now) {
+  switch (event) {
+    case Event::kAbortOwner:
+      role.handle(abort_by(kOwner), now);
+      return;
+    case Event::kAbortCounterpart:
+      role.handle(abort_by(kOther), now);
+      return;
+    case Event::kAbortSelf:
+      role.handle(abort_by(std::nullopt), now);
+      return;
+    case Event::kOwnerDown:
+      role.handle(PeerDown{kOwner, kWhy}, now);
+      return;
+    case Event::kCounterpartDown:
+      role.handle(PeerDown{kOther, kWhy}, now);
+      return;
+    case Event::kOwnerLost:
+      role.handle(lost(kOwner, WatchKind::kOwner), now);
+      return;
+    case Event::kCounterpartLost:
+      role.handle(lost(kOther, WatchKind::kCounterpart), now);
+      return;
+    case Event::kRefused:
+      role.handle(message::Refused{kKey, true, kWhy}, now);
+      return;
+    case Event::kFinished:
+      role.handle(message::Finished{kKey, message::FinishReason::kError, kWhy}, now);
+      return;
+    default:
+      ADD_FAILURE() << "no event that ends a sequence: " << static_cast<int>(event);
+  }
 }
 
 }  // namespace baton::handoff::role_table
