@@ -3,6 +3,7 @@
 
 #include "baton/http/routes.h"
 #include "baton/http/server.h"
+#include "baton/net/async_clock.h"
 #include "baton/net/async_event.h"
 #include "baton/net/event_loop.h"
 
@@ -85,6 +86,7 @@ class ServerOf {
 
   Fault fault = kNone;
   std::set<std::size_t> faulty;  // which requests, in order of arrival; the rest go well
+  Duration pause{};              // before each answer
   std::vector<nlohmann::json> bodies;
   std::size_t most_at_once = 0;
 
@@ -112,6 +114,10 @@ class ServerOf {
       for (const auto& other : waiting_) {
         other->set();
       }
+    }
+    if (pause > Duration::zero()) {
+      net::SystemAsyncClock clock;
+      co_await clock.sleep_for(pause);
     }
     const Fault how = faulty.contains(number) ? fault : kNone;
     co_await stream(body, how, writer);
@@ -217,6 +223,7 @@ TEST(load, the_soft_limit_of_descriptors_is_no_limit) {
 
 TEST(load, the_bound_on_concurrency_holds) {
   ServerOf server;
+  server.pause = std::chrono::milliseconds(5);  // so that three are away when the fourth is due
   LoadOptions options = server.options();
   options.max_concurrency = 3;
   const Summary summary = summarize(run_load(options, plan_of(30)), {}, {});
