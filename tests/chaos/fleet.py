@@ -12,6 +12,7 @@ from harness.metrics import scrape
 from harness.node import Node, free_port, wait_until
 
 START_S = 60
+PORT = 7000  # of each address, where a process has one of its own
 ARMED_S = 12  # an armed failpoint that was not met by then is helped by a signal
 SETTLED_S = 1.0  # a router is ready with its first pair; the others connect within a moment
 BULK_CONNECTIONS = 2  # between a prefill and a decode node: --bulk-connections
@@ -47,7 +48,8 @@ class Slot:
     def __init__(self, fleet, role, index):
         self.fleet, self.role, self.index = fleet, role, index
         self.name = f"{role[0]}{index}"
-        self.address = f"{LOOPBACK}:{free_port()}"
+        networks = fleet.networks
+        self.address = f"{networks.add(self.name)}:{PORT}" if networks else f"{LOOPBACK}:{free_port()}"
         self.generation = 0
         self.armed = None  # failpoint=kill@pass
         self.leaving = False  # it was told to stop, and has not been started again
@@ -57,7 +59,8 @@ class Slot:
     def launch(self, armed=None, keep_id=True):
         self.armed, self.leaving = armed, False
         node_id = self.name if keep_id else f"{self.name}-{self.generation}"
-        flags = ["-m", self.fleet.model, "--node-role", self.role, "--node-id", node_id, "--host", LOOPBACK]
+        flags = ["-m", self.fleet.model, "--node-role", self.role, "--node-id", node_id]
+        flags += ["--host", self.address.rsplit(":", 1)[0]]
         if self.role == "router":
             flags += ["--port", self.address.rsplit(":", 1)[1]]
         else:
@@ -69,7 +72,11 @@ class Slot:
         flags += self.fleet.flags.get(self.role, [])
         if armed:
             flags += ["--failpoints", armed]
-        self.node = Node(self.fleet.binary, f"{self.name}.{self.generation}", flags, self.fleet.logs).start()
+        node = Node(self.fleet.binary, f"{self.name}.{self.generation}", flags, self.fleet.logs)
+        if self.fleet.networks:
+            self.fleet.networks.mend(self.name)
+            node.prepare = self.fleet.networks.entering(self.name)
+        self.node = node.start()  # clients look at it: never one that has no process yet
         self.generation += 1
 
     def dead(self):
@@ -97,12 +104,19 @@ class Slot:
 
 class Fleet:
     """arm: role -> failpoint of its processes at their first start, which they are not meant to die of.
-    failpoints: what is started again may die by one. flags: role -> more flags of its processes."""
+    failpoints: what is started again may die by one. flags: role -> more flags of its processes. networks: each
+    process gets one of its own."""
 
-    def __init__(self, arguments, logs, source, arm=None, failpoints=False, flags=None):
+    def __init__(self, arguments, logs, source, arm=None, failpoints=False, flags=None, networks=None):
         self.binary, self.model, self.logs, self.source = arguments.binary, arguments.model, logs, source
         self.kv_memory, self.arm, self.failpoints = arguments.kv_memory, arm or {}, failpoints
-        self.flags = flags or {}
+        self.flags, self.networks = flags or {}, networks
+        if networks:  # ports beyond loopback want to know who calls
+            token = pathlib.Path(logs) / "cluster-token"
+            token.write_text("%032x" % source.getrandbits(128))
+            token.chmod(0o600)
+            for role in ("prefill", "decode", "router"):
+                self.flags[role] = [*self.flags.get(role, []), "--cluster-token-file", token]
         self.slots = [Slot(self, role, index) for role in ("decode", "prefill") for index in range(2)]
         self.slots += [Slot(self, "router", index) for index in range(arguments.routers)]
         self.limits = {}  # role -> descriptors when idle and warm

@@ -11,6 +11,9 @@ import unittest
 from harness.case import E2eCase, Settings, patient
 
 CHAOS = pathlib.Path(__file__).resolve().parents[1] / "chaos"
+sys.path.append(str(CHAOS))
+
+import networks  # noqa: E402  (of that folder)
 
 
 def run_chaos(program, *flags, within_s=180):
@@ -31,6 +34,20 @@ class KillNodesTest(E2eCase):
         self.assertEqual(code, 0, output)
         self.assertEqual([numbers[role] for role in "pdr"], ["3", "3", "3"], output)
         self.assertGreater(int(re.search(r"(\d+) times in mid-stream", output).group(1)), 0, output)
+        self.assertGreater(int(numbers["requests"]), 10)
+        self.assertEqual({numbers[name] for name in ("lost", "different", "leaked")}, {"0"}, output)
+
+    def test_kills_of_nodes_that_fall_silent_first(self):
+        """In networks of their own, half of the nodes are cut off before they die: no connection breaks, leases
+        run out. Nothing is lost, different or held."""
+        reason = networks.why_not()
+        if reason:
+            self.skipTest(f"no networks of their own: {reason}")
+        code, numbers, output = run_chaos("kill_nodes", "--kills", 3, "--seed", 3, "--bodies", 10, "--warm-s", 1,
+                                          "--namespaces", "--no-failpoints")
+        self.assertEqual(code, 0, output)
+        self.assertIn("killed by signal after silence", output)
+        self.assertEqual([numbers[role] for role in "pdr"], ["3", "3", "3"], output)
         self.assertGreater(int(numbers["requests"]), 10)
         self.assertEqual({numbers[name] for name in ("lost", "different", "leaked")}, {"0"}, output)
 

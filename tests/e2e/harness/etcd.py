@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 
 from .cluster import LOOPBACK
-from .node import _die_with_parent, free_port, wait_until
+from .node import die_with_parent, free_port, wait_until
 
 
 class Etcd:
@@ -29,7 +29,7 @@ class Etcd:
                 "--initial-cluster", f"one={self.peer_url}"]
         with open(self.folder / "etcd.log", "ab") as log:
             self.process = subprocess.Popen(list(map(str, argv)), stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=log, preexec_fn=_die_with_parent)
+                                            stderr=log, preexec_fn=die_with_parent)
         wait_until(self._answers, timeout_s, f"etcd answers; its log is in {self.folder}")
         return self
 

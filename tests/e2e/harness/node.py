@@ -38,7 +38,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def _die_with_parent():
+def die_with_parent():
     # Nothing is left running even if this process is killed hard. Must not raise: runs after fork.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -60,6 +60,7 @@ class Node:
         self.serving = None  # HOST:PORT of the node protocol, likewise
         self.tls = None  # ssl.SSLContext of clients, for a node that serves HTTPS
         self.variables = {}  # and those that it alone is given
+        self.prepare = None  # what its process does before it becomes baton; it runs after fork and must not raise
 
     def start(self):
         # Flags only: each flag also has a BATON_* variable, and one of the user's must not get in.
@@ -73,9 +74,14 @@ class Node:
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches us alone; we stop the nodes in order
-                preexec_fn=None if self.stay else _die_with_parent,
+                preexec_fn=None if self.stay else self._prepare,
             )
         return self
+
+    def _prepare(self):
+        die_with_parent()
+        if self.prepare is not None:
+            self.prepare()
 
     def wait_listening(self, timeout_s=120):
         """Reads the line `listening http=HOST:PORT serving=HOST:PORT` that baton prints."""
