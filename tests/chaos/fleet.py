@@ -9,7 +9,7 @@ from harness.case import busy
 from harness.client import ConnectionFailed
 from harness.cluster import LOOPBACK
 from harness.metrics import scrape
-from harness.node import Node, free_port, wait_until
+from harness.node import Node, NodeFailed, free_port, wait_until
 
 START_S = 60
 PORT = 7000  # of each address, where a process has one of its own
@@ -98,7 +98,10 @@ class Slot:
 
     def listening(self):
         if self.node.http is None and "\n" in self.node.out_path.read_text(errors="replace"):
-            self.node.wait_listening(1)
+            try:
+                self.node.wait_listening(1)
+            except NodeFailed:  # its failpoint was met at once: its death will be noticed
+                return False
         return self.node.http is not None
 
 
