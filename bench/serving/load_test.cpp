@@ -153,9 +153,9 @@ class ServerOf {
   std::size_t wait_for_;  // nobody is answered before that many have come, or 20 s have passed
   bool gave_up_ = false;
   std::size_t here_ = 0;
-  std::vector<std::unique_ptr<net::AsyncEvent>> waiting_;
   net::EventLoop control_{"server"};
   net::EventLoop drainer_{"drain"};
+  std::vector<std::unique_ptr<net::AsyncEvent>> waiting_;  // timers of control_
   std::unique_ptr<http::HttpServer> server_;
 };
 
