@@ -35,7 +35,7 @@ struct ServedModel {
 struct ApiServerOptions {
   http::ServerOptions http;
   std::size_t max_requests = 256;  // in this process at once, tokenizing included; more get 429
-  std::string secret;              // random per process: separates cache namespaces
+  std::string secret;              // keys cache namespaces: of the cluster token, or random
   message::NodeInfo self;          // as the cluster view shows it
   TimePoint started{};
   std::function<message::NodeLoad()> local_load;  // a single node's own; any thread

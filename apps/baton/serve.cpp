@@ -244,7 +244,9 @@ void Server::make_http() {
   api.http.max_body_bytes = or_die(parse_bytes(options_.max_body, "--max-body"));
   api.http.write_timeout = std::chrono::milliseconds(options_.write_timeout_ms);
   api.max_requests = static_cast<std::size_t>(options_.max_queue);
-  api.secret = random_hex(32);
+  // Replicas with one token name a prompt's cache namespace alike: what one of them had computed
+  // serves the other's requests too.
+  api.secret = guard_.token ? guard_.token->derive("cache namespaces") : random_hex(32);
   api.started = started_;
   api.self.id = NodeId{options_.node_id};
   api.self.role = options_.role;

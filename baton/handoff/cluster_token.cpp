@@ -20,6 +20,7 @@ using wire::pb::Hello;
 
 // Names this use of the token and the layout of what follows: another layout gets another label.
 constexpr std::string_view kLabel = "baton node handshake 1";
+constexpr std::string_view kDeriveLabel = "baton secret for ";  // begins unlike kLabel
 
 void append(std::string& text, std::unsigned_integral auto value) {
   for (std::size_t i = 0; i < sizeof(value); ++i) {
@@ -61,6 +62,20 @@ std::string make_nonce() {
   return {bytes.begin(), bytes.end()};
 }
 
+std::string ClusterToken::hmac(std::string_view text) const {
+  std::array<unsigned char, wire::kProofBytes> code{};
+  unsigned int code_bytes = 0;
+  const auto* made = HMAC(EVP_sha256(), secret_.data(), static_cast<int>(secret_.size()),
+                          reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                          code.data(), &code_bytes);
+  BATON_CHECK(made != nullptr && code_bytes == code.size(), "OpenSSL has no HMAC-SHA256");
+  return {code.begin(), code.end()};
+}
+
+std::string ClusterToken::derive(std::string_view purpose) const {
+  return hmac(std::string(kDeriveLabel) += purpose);
+}
+
 std::string make_proof(const ClusterToken& token, End speaker, const Hello& dialler,
                        const Hello& acceptor) {
   std::string text(kLabel);
@@ -70,13 +85,7 @@ std::string make_proof(const ClusterToken& token, End speaker, const Hello& dial
   text += acceptor.nonce();
   append_identity(text, dialler);
   append_identity(text, acceptor);
-  std::array<unsigned char, wire::kProofBytes> proof{};
-  unsigned int proof_bytes = 0;
-  const auto* made = HMAC(
-      EVP_sha256(), token.secret_.data(), static_cast<int>(token.secret_.size()),
-      reinterpret_cast<const unsigned char*>(text.data()), text.size(), proof.data(), &proof_bytes);
-  BATON_CHECK(made != nullptr && proof_bytes == proof.size(), "OpenSSL has no HMAC-SHA256");
-  return {proof.begin(), proof.end()};
+  return token.hmac(text);
 }
 
 bool is_proof(const ClusterToken& token, End speaker, const Hello& dialler, const Hello& acceptor,

@@ -27,7 +27,12 @@ class ClusterToken {
   // short or too long), without a byte of the token.
   static Result<ClusterToken> parse(std::string_view text);
 
+  // A secret of 32 bytes for another purpose that all nodes with this token have in common, and
+  // from which neither the token nor the secret of another purpose follows.
+  [[nodiscard]] std::string derive(std::string_view purpose) const;
+
  private:
+  [[nodiscard]] std::string hmac(std::string_view text) const;  // SHA-256, the secret is the key
   friend std::string make_proof(const ClusterToken& token, End speaker,
                                 const wire::pb::Hello& dialler, const wire::pb::Hello& acceptor);
   explicit ClusterToken(std::string secret) : secret_(std::move(secret)) {}

@@ -33,6 +33,14 @@ wire::pb::Hello with_nonce(wire::pb::Hello hello) {
   return hello;
 }
 
+std::string hex(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    text += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  }
+  return text;
+}
+
 // ---- the token --------------------------------------------------------------------------------
 
 TEST(ClusterToken, BoundsAndWhiteSpace) {
@@ -67,17 +75,18 @@ TEST(ClusterToken, GoldenProof) {
   acceptor.set_boot_low(9);
   acceptor.set_serving_port(7002);
   acceptor.set_nonce(std::string(wire::kNonceBytes, 'a'));
-  const auto hex = [](const std::string& bytes) {
-    std::string text;
-    for (const char c : bytes) {
-      text += fmt::format("{:02x}", static_cast<unsigned char>(c));
-    }
-    return text;
-  };
   EXPECT_EQ(hex(make_proof(*token(), End::kDialler, dialler, acceptor)),
             "4b53a1ae28d7efbb5367f938dab511c5e49d3b24e8966dafbc09a757c8160e5c");
   EXPECT_EQ(hex(make_proof(*token(), End::kAcceptor, dialler, acceptor)),
             "26e19f3b66ced0eb11471c258715b0d87bb6b8cccb6f33b8d6e861d4a60bc039");
+}
+
+// openssl dgst -sha256 -hmac "$token", of "baton secret for cache namespaces".
+TEST(ClusterToken, DerivedSecrets) {
+  const std::string derived = token()->derive("cache namespaces");
+  EXPECT_EQ(hex(derived), "bb371b4bebe988b3392f65893b29e5291209e13a45aab1795fb3f36ead71386e");
+  EXPECT_NE(token()->derive("something else"), derived);
+  EXPECT_NE(token("another horse battery staple")->derive("cache namespaces"), derived);
 }
 
 TEST(ClusterToken, NoncesDiffer) {

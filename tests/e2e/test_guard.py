@@ -7,7 +7,8 @@ import ssl
 import subprocess
 import time
 
-from harness.case import (CHAT, GREEDY, SEEDED, E2eCase, Settings, ask, ask_all, chat, completion,
+from harness.canonical import canonical
+from harness.case import (CHAT, COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, ask_all, chat, completion,
                           make_cluster, make_single, pair, patient, reference, token_prompt)
 from harness.certificates import Authority
 from harness.client import Client, ConnectionFailed
@@ -184,6 +185,24 @@ class ClusterTokenTest(GuardCase):
         second.variables["BATON_CLUSTER_TOKEN"] = SECRET
         self.addCleanup(lambda: self.assertEqual(second.stop(), 0))
         second.start().wait_listening(patient(60)).wait_ready(patient(30))
+
+    def test_replicas_share_what_is_cached(self):
+        """Two routers name a prompt's cache namespace alike: what one had computed serves the other's requests.
+        Not for somebody else's salt; and not without a token in common."""
+        def cached(router, asked):
+            answer = router.client(timeout_s=patient(60)).post(COMPLETIONS, asked)
+            self.assertEqual(answer.status, 200, answer.text)
+            self.assertEqual(canonical(answer.text), expected)
+            return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        body = completion(token_prompt(400, seed=97), max_tokens=8, ignore_eos=True, **GREEDY)
+        expected = reference(body).lines
+        token = [*SMALL, "--cluster-token-file", token_file("token", SECRET)]
+        for name, flags, shared in (("replicas", token, 384), ("strangers", SMALL, 0)):
+            nodes = self.start_own(make_cluster(name, routers=2, flags=flags))
+            first, second = nodes.routers
+            self.assertEqual([cached(first, body), cached(second, body), cached(first, body)], [0, shared, 384])
+            self.assertEqual(cached(second, dict(body, cache_salt="other")), 0)
 
     def test_token_and_tls_together(self):
         ca = authority()
