@@ -66,6 +66,14 @@ class RawPeer {
     EXPECT_TRUE(wire::decode_hello_reply(reply_header, reply_payload)->accepted());
     return *std::move(theirs);
   }
+  // As acceptor, to somebody who will not like it.
+  void answer(const wire::pb::Hello& ours) {
+    receive();
+    wire::pb::HelloReply reply = accepting();
+    *reply.mutable_hello() = ours;
+    send(*wire::encode_hello_reply(reply));
+    receive();
+  }
   // True when the other side closed (data before that is skipped).
   bool sees_close() {
     boost::system::error_code error;

@@ -53,8 +53,34 @@ std::shared_ptr<TcpPeer> TcpTransport::Impl::find(const NodeId& id) const {
   return found == peers_.end() ? nullptr : found->second;
 }
 
+std::shared_ptr<TcpPeer> TcpTransport::Impl::reached(const Dialler& dialler) const {
+  if (!dialler.answered) {
+    return nullptr;
+  }
+  auto peer = find(NodeId{dialler.answered->node_id()});
+  return peer && same_boot(peer->hello, *dialler.answered) ? peer : nullptr;
+}
+
+std::optional<net::HostPort> TcpTransport::Impl::known_address(
+    const wire::pb::Hello& theirs) const {
+  std::optional<net::HostPort> known;
+  for (const auto& [address, dialler] : diallers_) {
+    const auto& answered = dialler->answered;
+    if (!answered || answered->node_id() != theirs.node_id()) {
+      continue;
+    }
+    if (same_boot(*answered, theirs)) {
+      return address;
+    }
+    if (address.port == theirs.serving_port()) {
+      known = address;  // started anew, at the same place as far as one can tell
+    }
+  }
+  return known;
+}
+
 void TcpTransport::Impl::admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpStream> stream,
-                               bool dialled) {
+                               const Dialler* by) {
   if (stopping_) {
     return;
   }
@@ -63,15 +89,15 @@ void TcpTransport::Impl::admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpS
     lose(old, Error{ErrorCode::kPeerLost, "replaced by a new connection"});
   }
   const net::HostPort remote = stream->remote_address();
-  auto peer = std::make_shared<TcpPeer>(std::move(theirs), std::move(stream), dialled);
+  // As it was told, and known to work; it may have listened elsewhere before.
+  const auto known = by != nullptr ? by->address : known_address(theirs);
+  auto peer = std::make_shared<TcpPeer>(std::move(theirs), std::move(stream), by != nullptr);
   peer->bulk_address =
       net::HostPort{remote.host, static_cast<std::uint16_t>(peer->hello.serving_port())};
   std::string shown = peer->stream->peer();
-  for (const auto& [address, dialler] : diallers_) {  // as it was told, and known to work
-    if (dialler->answered == id) {
-      peer->bulk_address = address;
-      shown = net::to_string(address);
-    }
+  if (known) {
+    peer->bulk_address = *known;
+    shown = net::to_string(*known);
   }
   peers_[id] = peer;
   reported_.erase(id.value);
@@ -99,7 +125,7 @@ void TcpTransport::Impl::lose(std::shared_ptr<TcpPeer> peer, const Error& reason
   }
   events_.push_now(PeerDown{peer->id, reason});
   for (const auto& [address, dialler] : diallers_) {
-    if (dialler->answered == peer->id) {
+    if (dialler->answered && dialler->answered->node_id() == peer->id.value) {
       dialler->peer_lost.set();
     }
   }

@@ -289,7 +289,7 @@ void TcpTransport::Impl::admit_inbound(wire::pb::Hello theirs,
   const bool keep_old =
       old && (!same_boot(old->hello, theirs) || (old->dialled && has_lower_id_than(theirs)));
   if (!keep_old) {
-    admit(std::move(theirs), std::move(stream), false);
+    admit(std::move(theirs), std::move(stream), nullptr);
   }
 }
 

@@ -46,28 +46,27 @@ void TcpTransport::Impl::remove_peer(const net::HostPort& address) {
   tasks_.cancel(dialler->task);
   const std::string name = net::to_string(address);
   reported_.erase(name);
+  const auto peer = reached(*dialler);
   const bool has_other_address =
       std::any_of(diallers_.begin(), diallers_.end(),
-                  [&](const auto& other) { return other.second->answered == dialler->answered; });
-  if (dialler->answered && !has_other_address) {
-    disconnect(*dialler->answered, Error{ErrorCode::kPeerLost, name + " has left the cluster"});
+                  [&](const auto& other) { return reached(*other.second) == peer; });
+  if (peer && !has_other_address) {
+    disconnect(peer->id, Error{ErrorCode::kPeerLost, name + " has left the cluster"});
   }
   events_.push_now(PeerForgotten{name});
 }
 
 std::optional<NodeId> TcpTransport::Impl::peer_at(const net::HostPort& address) const {
   const auto found = diallers_.find(address);
-  if (found == diallers_.end() || !found->second->answered || !find(*found->second->answered)) {
-    return std::nullopt;
-  }
-  return found->second->answered;
+  const auto peer = found == diallers_.end() ? nullptr : reached(*found->second);
+  return peer ? std::optional(peer->id) : std::nullopt;
 }
 
 asio::awaitable<void> TcpTransport::Impl::dial_loop(std::shared_ptr<Dialler> dialler) {
   net::SystemAsyncClock clock;
   Duration backoff = options_.redial_first;
   while (!stopping_ && !dialler->removed) {
-    if (dialler->answered && find(*dialler->answered)) {
+    if (reached(*dialler)) {
       backoff = options_.redial_first;
       co_await dialler->peer_lost.wait();
       continue;
@@ -76,10 +75,11 @@ asio::awaitable<void> TcpTransport::Impl::dial_loop(std::shared_ptr<Dialler> dia
     if (dialler->removed) {
       co_return;
     }
-    if (status && find(*dialler->answered)) {
+    if (status && reached(*dialler)) {
       continue;
     }
     if (!status && status.error().param != kConnectionField) {
+      dialler->answered.reset();  // whoever it was: nobody of use is there now
       report_unusable(net::to_string(dialler->address), net::to_string(dialler->address),
                       status.error());
     }
@@ -112,7 +112,7 @@ asio::awaitable<Status> TcpTransport::Impl::dial_once(Dialler* dialler) {
     co_return fail(ErrorCode::kCancelled, "not wanted any more");
   }
   if (!find(id) || has_lower_id_than(reply->hello())) {
-    admit(reply->hello(), std::move(stream), true);
+    admit(reply->hello(), std::move(stream), dialler);
   }
   reported_.erase(net::to_string(dialler->address));
   co_return Status{};
@@ -133,11 +133,17 @@ asio::awaitable<Result<wire::pb::HelloReply>> TcpTransport::Impl::shake_hands(
   wire::pb::HelloReply& reply = answered->reply;
   const std::string name =
       fmt::format("{} at {}", reply.hello().node_id(), net::to_string(dialler->address));
-  dialler->answered = NodeId{reply.hello().node_id()};
   if (!reply.accepted()) {
-    co_return fail(mismatch_error(mismatch_of(reply), name));
+    const Mismatch refused = mismatch_of(reply);
+    if (refused.field == kConnectionField) {  // we are connected already, or soon
+      dialler->answered = reply.hello();
+    }
+    co_return fail(mismatch_error(refused, name));
   }
   const auto mismatch = judge_answer(reply.hello());
+  if (!mismatch || mismatch->field == kConnectionField) {
+    dialler->answered = reply.hello();
+  }
   wire::pb::HelloReply confirmation =
       mismatch ? refusing(*mismatch) : accepting(std::move(answered->proof));
   auto told = co_await write_hello_reply(stream, std::move(confirmation), stall);

@@ -60,7 +60,8 @@ struct Dialler {
   Dialler(net::HostPort where, const asio::any_io_executor& control)
       : address(std::move(where)), peer_lost(control) {}
   net::HostPort address;
-  std::optional<NodeId> answered;  // who answered there last
+  // The process that answered there last and fits; none once somebody or nobody else does.
+  std::optional<wire::pb::Hello> answered;
   std::string last_failure;
   net::AsyncEvent peer_lost;
   net::TaskId task;      // dial_loop, which shares this
@@ -92,8 +93,12 @@ class TcpTransport::Impl {
  private:
   // ---- peers (tcp_transport.cpp)
   std::shared_ptr<TcpPeer> find(const NodeId& id) const;
-  // Makes the connection the live one of that peer.
-  void admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpStream> stream, bool dialled);
+  // Who answered at that address, if it is connected (from there or not).
+  std::shared_ptr<TcpPeer> reached(const Dialler& dialler) const;
+  // Where a peer that dialled us is known to listen; none when no address of ours leads there.
+  std::optional<net::HostPort> known_address(const wire::pb::Hello& theirs) const;
+  // Makes the connection the live one of that peer. `by`: who dialled it, null when the peer did.
+  void admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpStream> stream, const Dialler* by);
   void lose(std::shared_ptr<TcpPeer> peer, const Error& reason);
   asio::awaitable<void> read_control(std::shared_ptr<TcpPeer> peer);
   asio::awaitable<Status> read_control_frame(std::shared_ptr<TcpPeer> peer);

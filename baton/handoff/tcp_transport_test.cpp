@@ -363,6 +363,60 @@ TEST_F(TcpPeers, ANodeWithTwoAddressesStaysWhileOneIsWanted) {
   EXPECT_EQ(p_->take<PeerDown>().peer, NodeId{"d1"});
 }
 
+// Killed and started again elsewhere while its old address is still a member. Addresses are walked
+// in order: where it is now comes before or after.
+TEST_F(TcpPeers, ANodeThatMovedIsReachedWhereItIsNow) {
+  net::HostPort places[2];
+  {
+    asio::io_context context;
+    tcp::acceptor one(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+    tcp::acceptor two(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+    places[0] = net::local_address(one);
+    places[1] = net::local_address(two);
+  }
+  for (const int now : {0, 1}) {
+    const net::HostPort before = places[1 - now];
+    d_->stop();
+    d_ = node(test::hello("d1", NodeRole::kDecode), {}, before.port);
+    add(before);
+    p_->take<PeerUp>();
+    d_->stop();
+    p_->take<PeerDown>();
+    d_ = node(test::hello("d1", NodeRole::kDecode), {}, places[now].port);
+    add(places[now]);
+    EXPECT_EQ(p_->take<PeerUp>().info.address, net::to_string(places[now]));
+    EXPECT_EQ(at(places[now]), NodeId{"d1"});
+    remove(before);
+    p_->take<PeerForgotten>();
+    EXPECT_EQ(p_->count<PeerDown>(), 0U);
+    const auto data = pattern(100'000, 1);
+    d_->sink.expect(key_of(1), data.size());
+    ASSERT_TRUE(p_->blocks("d1", key_of(1), 0, data).has_value());
+    EXPECT_TRUE(d_->take<BlocksReceived>().status.has_value());
+    remove(places[now]);
+    p_->take<PeerDown>();
+    p_->take<PeerForgotten>();
+  }
+}
+
+// Somebody answers under the name of a node that is connected elsewhere, and is renamed later.
+TEST_F(TcpPeers, WhoDoesNotFitIsDialledAgain) {
+  add(address_);
+  p_->take<PeerUp>();
+  asio::io_context context;
+  tcp::acceptor acceptor(context, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  const net::HostPort other = net::local_address(acceptor);
+  add(other);
+  auto theirs = test::hello("d1", NodeRole::kDecode);
+  RawPeer(&acceptor).answer(theirs);
+  EXPECT_EQ(p_->take<PeerUnusable>().address, net::to_string(other));
+  acceptor.close();
+  const auto renamed = node(test::hello("d2", NodeRole::kDecode), {}, other.port);
+  EXPECT_EQ(p_->take<PeerUp>().info.id, NodeId{"d2"});
+  EXPECT_EQ(at(other), NodeId{"d2"});
+  renamed->stop();
+}
+
 TEST_F(Tcp, TwoThatDialEachOtherEndWithOneConnection) {
   for (int round = 0; round < 10; ++round) {
     // Each needs the other's port before it starts: take two, free them, and bind them again.

@@ -94,6 +94,8 @@ class Node {
   std::map<SequenceKey, message::LeasedBlocks> lent;  // of prefills that are under way or done
   std::map<SequenceKey, message::PrefillDone> prefilled;
   std::map<SequenceKey, message::Reserved> reserved;
+  std::vector<SequenceKey> newly_reserved;
+  std::vector<SequenceKey> sent_away;  // prefills that had to give their room to others
 
  private:
   void take(message::EngineEvent&& event) {
@@ -110,11 +112,15 @@ class Node {
     } else if (auto* done = std::get_if<message::PrefillDone>(&event)) {
       prefilled.emplace(done->key, std::move(*done));
     } else if (auto* held = std::get_if<message::Reserved>(&event)) {
+      newly_reserved.push_back(held->key);
       reserved.emplace(held->key, std::move(*held));
     } else if (auto* no = std::get_if<message::Refused>(&event)) {
       streams[no->key].refused = no->error.message;
     } else if (auto* end = std::get_if<message::Finished>(&event)) {
       streams[end->key].aborted = true;
+      if (end->error.code == ErrorCode::kOverloaded) {
+        sent_away.push_back(end->key);
+      }
     }
   }
 
@@ -206,6 +212,7 @@ class Run {
       for (const auto& node : nodes_) {
         busy = node->turn() || busy;
       }
+      busy = tell_the_prefill_node(turn) || busy;
       busy = ship(turn) || busy;
       clock_.advance(std::chrono::milliseconds(7));
       if (!busy) {
@@ -259,6 +266,38 @@ class Run {
         }
       }
     }
+  }
+
+  // What a prefill role and an owner do: say which prefills the decode node has room for, and ask
+  // again for one that was sent away. True when there was something to say.
+  bool tell_the_prefill_node(std::int32_t turn) {
+    if (nodes_.size() < 2) {
+      return false;
+    }
+    const std::vector<SequenceKey> granted = std::exchange(nodes_[1]->newly_reserved, {});
+    for (const SequenceKey& key : granted) {
+      nodes_[0]->post(message::Granted{key});
+    }
+    const std::vector<SequenceKey> again = std::exchange(nodes_[0]->sent_away, {});
+    for (const SequenceKey& key : again) {
+      const auto request =
+          std::find_if(requests_.begin(), requests_.end(),
+                       [&](const RequestDraw& each) { return each.submit.key == key; });
+      nodes_[0]->prefilled.erase(key);
+      if (const auto lent = nodes_[0]->lent.extract(key)) {  // claimed, perhaps
+        nodes_[0]->post(message::Release{lent.mapped().lease});
+      }
+      if (request->cancelled >= 0 && request->cancelled <= turn) {
+        continue;  // nobody waits for it any more
+      }
+      nodes_[0]->streams.erase(key);
+      nodes_[0]->post(message::PrefillForHandoff{request->submit});
+      if (nodes_[1]->reserved.contains(key)) {
+        nodes_[0]->post(message::Granted{key});
+      }
+      ++tally_.sent_away;
+    }
+    return !granted.empty() || !again.empty();
   }
 
   // Handoffs whose two halves are there: after their delay, the bytes go over. True while one is

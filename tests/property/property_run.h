@@ -19,6 +19,7 @@ struct Tally {
   std::uint64_t computed_tokens = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t handoffs = 0;
+  std::uint64_t sent_away = 0;  // prefills asked for again, as they gave their room to others
   std::uint64_t cancelled = 0;
   std::uint64_t replays = 0;
   std::uint64_t three_parts = 0;  // streams with keys in three parts or more

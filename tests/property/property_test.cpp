@@ -33,9 +33,11 @@ std::vector<std::string> isas_here() {
 std::string describe(const Tally& tally) {
   return fmt::format(
       "{} schedules, {} streams ({} cut by a cancel, {} replays, {} over three key parts), {} "
-      "tokens, {} prompt rows computed, {} cached, {} preemptions, {} handoffs",
+      "tokens, {} prompt rows computed, {} cached, {} preemptions, {} handoffs "
+      "({} prefills asked for twice)",
       tally.schedules, tally.streams, tally.cancelled, tally.replays, tally.three_parts,
-      tally.tokens, tally.computed_tokens, tally.cached_tokens, tally.preemptions, tally.handoffs);
+      tally.tokens, tally.computed_tokens, tally.cached_tokens, tally.preemptions, tally.handoffs,
+      tally.sent_away);
 }
 
 TEST(Property, EveryStreamIsTheColdRun) {
