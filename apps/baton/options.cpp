@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 
@@ -290,7 +291,15 @@ void validate(const ServeOptions& options) {
         "--serving-bind is missing: a prefill or decode node needs HOST:PORT for its peers");
   }
   check_peer_flags(options);
-  if (options.lease_ms < 2 * options.beat_interval_ms) {
+  if (const char* keys = std::getenv("BATON_API_KEY");
+      keys != nullptr && *keys == 0 && options.api_keys.empty()) {
+    throw StartupError(
+        "BATON_API_KEY is set and empty: unset it to let everybody in, or give it a key");
+  }
+  if (!std::isfinite(options.sse_ping_interval_s)) {
+    throw StartupError("--sse-ping-interval must be a number of seconds");
+  }
+  if (options.lease_ms / 2 < options.beat_interval_ms) {
     throw StartupError("--lease-ms must be at least twice --beat-interval-ms");
   }
   if (!options.node_id.empty() &&

@@ -121,7 +121,10 @@ asio::awaitable<void> ServingCoordinator::Impl::run_timers() {
 
 void ServingCoordinator::Impl::tick() {
   const TimePoint now = clock_.now();
-  if (now - last_tick_ > milliseconds(options_.lease_ms) / 2) {
+  // We stood still ourselves, not the peers. A tick that came in time says nothing of the kind,
+  // however short a lease is.
+  const Duration late = now - last_tick_ - milliseconds(options_.tick_ms);
+  if (late > milliseconds(options_.lease_ms) / 2) {
     leases_.forgive(now);
   }
   last_tick_ = now;

@@ -89,6 +89,8 @@ class StartUpTest(E2eCase):
                             ((*model, "--kv-memory", "900000G"), "bytes are available"),
                             ((*model, "--cpu-mask", "8" + "0" * 200), "names CPU 803"),
                             ((*model, "--cpu-mask", "xyz"), "hex"),
+                            ((*model, "--sse-ping-interval", "nan"), "--sse-ping-interval"),
+                            ((*model, "--beat-interval-ms", 1500000000), "--lease-ms must be at least twice"),
                             ((*model, "--prefix-cache", "maybe"), "--prefix-cache"),
                             ((*model, "--node-role", "router"), "peers"),
                             ((*model, "--node-role", "decode", "--serving-bind", 21004),
@@ -100,6 +102,8 @@ class StartUpTest(E2eCase):
     def test_variables(self):
         said = self.run_baton("-m", Settings.model, variables={"BATON_PORT": "abc"})
         self.assertIn("BATON_PORT=abc is set in the environment and stands for --port", said)
+        said = self.run_baton("-m", Settings.model, "--port", 0, variables={"BATON_API_KEY": ""})
+        self.assertIn("BATON_API_KEY is set and empty", said)
 
 
 class RequestTest(E2eCase):

@@ -26,7 +26,9 @@ struct Trio {
   Node* p = nullptr;
   Node* d = nullptr;
   Node* router = nullptr;
-  explicit Trio(const NodeSetup& p_setup = setup(), const NodeSetup& d_setup = setup()) {
+  explicit Trio(const NodeSetup& p_setup = setup(), const NodeSetup& d_setup = setup(),
+                const handoff::CoordinatorOptions& options = Cluster().options) {
+    cluster.options = options;
     p = &cluster.add_engine("p", NodeRole::kPrefill, p_setup);
     d = &cluster.add_engine("d", NodeRole::kDecode, d_setup);
     router = &cluster.add_router();
@@ -226,6 +228,21 @@ TEST(death, of_a_silent_owner_is_seen_by_missing_beats) {
   trio.cluster.network.partition(trio.router->id, trio.d->id);
   EXPECT_TRUE(trio.cluster.run_until([&] { return trio.d->engine->idle(); }, seconds(4)));
   EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_ended(); }, seconds(4)));
+}
+
+// A lease that is shorter than two ticks of the timer is short, not switched off.
+TEST(death, is_seen_within_the_shortest_lease) {
+  handoff::CoordinatorOptions options = Cluster().options;
+  options.tick_ms = 50;
+  options.beat_interval_ms = 40;
+  options.lease_ms = 90;
+  Trio trio(setup(), setup(), options);
+  message::Submit submit = make_submit(6, 150, 900);
+  submit.ignore_eos = true;
+  trio.cluster.start(*trio.router, submit, "p", "d");
+  trio.cluster.run_until([&] { return trio.d->engine->stats().running > 0; }, seconds(5));
+  trio.cluster.network.partition(trio.router->id, trio.d->id);
+  EXPECT_TRUE(trio.cluster.run_until([&] { return trio.cluster.all_ended(); }, seconds(1)));
 }
 
 // The node lives and beats, but its engine stands still.
