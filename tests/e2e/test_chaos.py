@@ -76,7 +76,7 @@ class SoakTest(E2eCase):
     def test_it_sees_what_leaks(self):
         """Half a minute with a leak of each kind: each is noticed at the nodes that have it, and no other.
         (Within half a minute an engine's own memory still grows: its pool is touched block by block.)"""
-        code, numbers, output = run_chaos("soak", "--minutes", 0.5, "--sample-s", 1, "--seed", 7, "--bodies", 10,
+        code, numbers, output = run_chaos("soak", "--minutes", patient(0.5), "--sample-s", patient(1), "--seed", 7, "--bodies", 10,
                                           "--kv-memory", "384M", "--leak", "memory,descriptor,block")
         grown = set(re.findall(r"^GROWN (\w+): (\w+):", output, re.M))
         wanted = {(router, value) for router in ("r0", "r1") for value in ("rss_bytes", "descriptors")}
