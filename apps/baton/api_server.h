@@ -53,6 +53,7 @@ class ApiServer {
   [[nodiscard]] std::uint16_t port() const { return server_->port(); }
   asio::awaitable<std::size_t> drain(Duration at_most) { return server_->drain(at_most); }
   void stop() { server_->stop(); }
+  [[nodiscard]] std::size_t body_bytes() const { return server_->body_bytes(); }  // any thread
 
  private:
   struct Prepared;

@@ -109,6 +109,9 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--max-queue", options.max_queue, "requests held at once; more get 429")
       ->check(CLI::Range(1, 100'000));
   flag(app, "--max-body", options.max_body, "largest request body (K, M, G)");
+  flag(app, "--max-bodies", options.max_bodies,
+       "what the bodies of requests not tokenized yet may take together (K, M, G)")
+      ->default_str("32 of --max-body");
   flag(app, "--drain-timeout", options.drain_timeout_s, "seconds to finish streams after SIGTERM")
       ->check(CLI::Range(0, 86'400));
   flag(app, "--queue-deadline-ms", options.queue_deadline_ms, "longest wait before a request runs")
@@ -171,7 +174,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--served-model-name,--alias", options.served_model_name, "default: the file's stem");
   flag(app, "--host", options.host, "HTTP address");
   flag(app, "--port", options.port, "HTTP port; 0 picks one; none on prefill and decode nodes")
-      ->check(CLI::Range(-1, 65'535).description("0 to 65535"))
+      ->check(CLI::Range(0, 65'535))
       ->default_str("8080");
   flag(app, "--api-key", options.api_keys, "keys that clients must send (comma separated)")
       ->delimiter(',');

@@ -65,6 +65,7 @@ struct ServeOptions {
   int io_threads = 1;
   int max_queue = 256;  // requests an owner holds at once; more get 429
   std::string max_body = "8M";
+  std::string max_bodies;  // empty: 32 of the largest
   int drain_timeout_s = 30;
   int queue_deadline_ms = 60'000;
   int prefill_deadline_ms = 600'000;

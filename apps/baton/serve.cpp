@@ -55,6 +55,20 @@ void or_die(const Status& status) {
   }
 }
 
+// What all request bodies may take together.
+std::size_t bodies_bytes(const ServeOptions& options, std::size_t largest_body) {
+  constexpr std::size_t kBodies = 32;
+  if (options.max_bodies.empty()) {
+    return kBodies * largest_body;
+  }
+  const std::size_t bytes = or_die(parse_bytes(options.max_bodies, "--max-bodies"));
+  if (bytes < largest_body) {
+    throw StartupError(fmt::format("--max-bodies {} does not hold one body of --max-body {}",
+                                   options.max_bodies, options.max_body));
+  }
+  return bytes;
+}
+
 std::string random_hex(std::size_t digits) {
   return to_string(random_request_id()).substr(0, digits);
 }
@@ -242,6 +256,7 @@ void Server::make_http() {
   api.http.port = address.port;
   api.http.tls = guard_.http;
   api.http.max_body_bytes = or_die(parse_bytes(options_.max_body, "--max-body"));
+  api.http.max_bodies_bytes = bodies_bytes(options_, api.http.max_body_bytes);
   api.http.write_timeout = std::chrono::milliseconds(options_.write_timeout_ms);
   api.max_requests = static_cast<std::size_t>(options_.max_queue);
   // Replicas with one token name a prompt's cache namespace alike: what one of them had computed
@@ -258,6 +273,9 @@ void Server::make_http() {
   http_ = std::make_unique<ApiServer>(io_.executor(0), api, api::KeyCheck(options_.api_keys),
                                       model_ ? &*model_ : nullptr, owner_loop_.get(), metrics_,
                                       [this] { return readiness(); });
+  metrics_.add_gauge("baton_http_body_bytes",
+                     "bodies being read or waiting to be tokenized; --max-bodies bounds them", {},
+                     [this] { return static_cast<double>(http_->body_bytes()); });
 }
 
 router::Readiness Server::readiness() const {

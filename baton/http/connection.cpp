@@ -1,11 +1,10 @@
 #include "baton/http/connection.h"
 
 #include "baton/base/log.h"
+#include "baton/http/read_error.h"
 
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/error.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 
@@ -36,32 +35,6 @@ void append_header(std::string& out, std::string_view name, std::string_view val
     out.push_back(static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c);
   }
   out.append("\r\n");
-}
-
-Error read_error(const beast::error_code& error) {
-  namespace http = beast::http;
-  if (error == beast::error::timeout) {
-    return {ErrorCode::kDeadlineExceeded, "the request did not arrive in time", {}, 0};
-  }
-  if (error == http::error::header_limit) {
-    return {ErrorCode::kPayloadTooLarge, "the request's headers are too large", "headers", 0};
-  }
-  if (error == http::error::buffer_overflow) {
-    return {ErrorCode::kPayloadTooLarge, "a line of the request is too long", {}, 0};
-  }
-  if (error == http::error::body_limit) {
-    return {ErrorCode::kPayloadTooLarge, "the request's body is too large", {}, 0};
-  }
-  return {ErrorCode::kInvalidArgument, "the request is not valid HTTP: " + error.message(), {}, 0};
-}
-
-bool is_disconnect(const beast::error_code& error) {
-  return error == asio::error::eof || error == asio::error::connection_reset ||
-         error == asio::error::operation_aborted || error == asio::error::broken_pipe ||
-         error == beast::http::error::end_of_stream ||
-         error == beast::http::error::partial_message ||
-         error == asio::ssl::error::stream_truncated ||
-         error.category() == asio::error::get_ssl_category();
 }
 
 HttpRequest to_request(const beast::http::request<beast::http::string_body>& message) {
@@ -191,10 +164,9 @@ asio::awaitable<bool> Connection::serve_one() {
       co_return false;
     }
   }
-  if (!co_await read_body(parser)) {
+  if (!co_await read_body(parser, &head)) {
     co_return false;
   }
-  head.body = std::move(parser.get().body());
   keep_alive_ = parser.keep_alive();
   co_await run_handler(std::move(head));
   if (answer_ != Answer::kDone) {
@@ -234,61 +206,6 @@ asio::awaitable<bool> Connection::read_head(Parser& parser) {
       response.status = 431;
     }
     co_await refuse(std::move(response));
-  }
-  co_return false;
-}
-
-asio::awaitable<bool> Connection::read_body(Parser& parser) {
-  const ServerOptions& options = owner_->options();
-  const auto& fields = parser.get();
-  const auto transfer = fields.find(beast::http::field::transfer_encoding);
-  if (transfer != fields.end() && !beast::iequals(transfer->value(), "chunked")) {
-    // Where the body ends would be a matter of opinion: the way requests are smuggled.
-    Error why{ErrorCode::kInvalidArgument, "only chunked is known of Transfer-Encoding", {}, 0};
-    co_await refuse(owner_->error_page(why));
-    co_return false;
-  }
-  const auto [first, last] = fields.equal_range(beast::http::field::content_encoding);
-  const bool plain = std::all_of(
-      first, last, [](const auto& line) { return beast::iequals(line.value(), "identity"); });
-  if (!plain) {
-    HttpResponse response = owner_->error_page(
-        {ErrorCode::kInvalidArgument, "send the body as it is: no Content-Encoding is known",
-         "Content-Encoding", 0});
-    response.status = 415;
-    co_await refuse(std::move(response));
-    co_return false;
-  }
-  const auto length = parser.content_length();
-  if (length && *length > options.max_body_bytes) {
-    Error why{ErrorCode::kPayloadTooLarge,
-              "the request's body has " + std::to_string(*length) + " bytes, the limit is " +
-                  std::to_string(options.max_body_bytes),
-              {},
-              0};
-    co_await refuse(owner_->error_page(why));
-    co_return false;
-  }
-  parser.body_limit(options.max_body_bytes);
-  if (parser.is_done()) {
-    co_return true;
-  }
-  const auto expect = parser.get().find(beast::http::field::expect);
-  if (expect != parser.get().end() && chunked_ && input_.size() == 0 &&
-      beast::iequals(expect->value(), "100-continue")) {
-    const Status told = co_await write_all("HTTP/1.1 100 Continue\r\n\r\n", {});
-    if (!told) {
-      co_return false;
-    }
-  }
-  stream_.tcp().expires_after(options.body_deadline);
-  auto [error, bytes] = co_await beast::http::async_read(stream_, input_, parser, kTuple);
-  (void)bytes;
-  if (!error) {
-    co_return true;
-  }
-  if (!is_disconnect(error) && error != beast::error::timeout) {
-    co_await refuse(owner_->error_page(read_error(error)));
   }
   co_return false;
 }

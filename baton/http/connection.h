@@ -3,6 +3,7 @@
 // reads ahead is the next pipelined request. Everything runs on the connection's strand.
 #pragma once
 
+#include "baton/http/body_budget.h"
 #include "baton/http/client_stream.h"
 #include "baton/http/server.h"
 #include "baton/net/async_event.h"
@@ -31,6 +32,7 @@ class ConnectionOwner {
   [[nodiscard]] virtual bool draining() const = 0;
   virtual void handler_started() = 0;
   virtual void handler_ended() = 0;
+  [[nodiscard]] virtual BodyBudget& bodies() = 0;
   // Null: clients speak plain HTTP.
   [[nodiscard]] virtual asio::ssl::context* tls() = 0;
 };
@@ -64,7 +66,10 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   asio::awaitable<void> end_tls();
   asio::awaitable<bool> serve_one();
   asio::awaitable<bool> read_head(Parser& parser);
-  asio::awaitable<bool> read_body(Parser& parser);
+  // Into request->body. False: the client was told why not, or has gone.
+  asio::awaitable<bool> read_body(Parser& parser, HttpRequest* request);
+  asio::awaitable<bool> readable_body(const Parser& parser);
+  asio::awaitable<std::shared_ptr<BodyBudget::Room>> take_room(const Parser& parser);
   asio::awaitable<void> run_handler(HttpRequest request);
   asio::awaitable<void> refuse(HttpResponse response);
   asio::awaitable<void> linger();

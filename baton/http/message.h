@@ -2,6 +2,7 @@
 // HTTP. No Asio here, so that pure folders may include it.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,7 +20,8 @@ struct HttpRequest {
   std::string query;   // after '?', may be empty
   std::vector<Header> headers;  // names in lower case, in order of arrival
   std::string body;
-  std::string remote;  // "127.0.0.1:40312", for logs
+  std::shared_ptr<const void> body_room;  // the server's account of it, given back with the request
+  std::string remote;                     // "127.0.0.1:40312", for logs
 
   // The first header of that (lower-case) name. The view lives as long as this request.
   [[nodiscard]] std::optional<std::string_view> header(std::string_view name) const;

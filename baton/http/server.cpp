@@ -56,7 +56,8 @@ struct HttpServer::Core final : ConnectionOwner, std::enable_shared_from_this<Co
   Core(std::vector<asio::any_io_executor> executors, ServerOptions server_options, Handler handle)
       : executors_(std::move(executors)),
         options_(std::move(server_options)),
-        handler_(std::move(handle)) {
+        handler_(std::move(handle)),
+        bodies_(std::make_shared<BodyBudget>(options_.max_bodies_bytes)) {
     BATON_CHECK(!executors_.empty() && handler_ != nullptr);
     if (options_.tls) {
       SSL_CTX_up_ref(options_.tls->native());
@@ -74,6 +75,7 @@ struct HttpServer::Core final : ConnectionOwner, std::enable_shared_from_this<Co
   [[nodiscard]] bool draining() const override { return draining_.load(); }
   void handler_started() override { active_.fetch_add(1); }
   void handler_ended() override { active_.fetch_sub(1); }
+  [[nodiscard]] BodyBudget& bodies() override { return *bodies_; }
   [[nodiscard]] asio::ssl::context* tls() override { return tls_ ? &*tls_ : nullptr; }
 
   asio::awaitable<void> accept_loop();
@@ -92,6 +94,7 @@ struct HttpServer::Core final : ConnectionOwner, std::enable_shared_from_this<Co
   const std::vector<asio::any_io_executor> executors_;
   const ServerOptions options_;
   const Handler handler_;
+  const std::shared_ptr<BodyBudget> bodies_;
   std::optional<asio::ssl::context> tls_;
   asio::any_io_executor accept_strand_;
   std::unique_ptr<net::AsyncEvent> accept_pause_;
@@ -227,6 +230,7 @@ Status HttpServer::listen() {
 
 std::uint16_t HttpServer::port() const { return core_->port_; }
 std::size_t HttpServer::connections() const { return core_->open(); }
+std::size_t HttpServer::body_bytes() const { return core_->bodies_->taken(); }
 std::size_t HttpServer::active() const { return core_->active_.load(); }
 
 asio::awaitable<std::size_t> HttpServer::drain(Duration at_most) {

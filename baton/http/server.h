@@ -68,8 +68,10 @@ struct ServerOptions {
   std::uint16_t port = 0;                        // 0 = any free one, see HttpServer::port
   std::size_t max_header_bytes = 16 * 1024;      // 431 above: more is an attack, not a client
   std::size_t max_body_bytes = 8 * 1024 * 1024;  // 413 above: a 1M-token prompt as ids fits
-  std::size_t max_connections = 4096;            // about 32 KiB each when idle; 503 above
-  std::size_t max_pipelined_bytes = 64 * 1024;   // read ahead while a handler works
+  std::size_t max_bodies_bytes = 256U
+                                 << 20;  // of all requests together; error page kOverloaded above
+  std::size_t max_connections = 4096;    // about 32 KiB each when idle; 503 above
+  std::size_t max_pipelined_bytes = 64 * 1024;          // read ahead while a handler works
   Duration header_deadline = std::chrono::seconds(10);  // from the first byte to the blank line
   Duration body_deadline = std::chrono::seconds(60);
   Duration idle_timeout = std::chrono::seconds(75);   // keep-alive between requests
@@ -98,6 +100,7 @@ class HttpServer {
   // Stops accepting and closes every connection now. Thread: any; idempotent.
   void stop();
   [[nodiscard]] std::size_t connections() const;  // open now; any thread
+  [[nodiscard]] std::size_t body_bytes() const;   // of requests under way; any thread
   [[nodiscard]] std::size_t active() const;       // with a handler running; any thread
 
  private:

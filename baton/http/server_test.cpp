@@ -89,6 +89,7 @@ HttpResponse page(const Error& error) {
                     : error.code == ErrorCode::kMethodNotAllowed ? 405
                     : error.code == ErrorCode::kPayloadTooLarge  ? 413
                     : error.code == ErrorCode::kUnavailable      ? 503
+                    : error.code == ErrorCode::kOverloaded       ? 503
                     : error.code == ErrorCode::kInternal         ? 500
                                                                  : 400;
   response.body = "{\"error\":\"" + error.message + "\"}";
@@ -156,9 +157,11 @@ class ServerTest : public ::testing::Test {
     routes.add("GET", "/throws", throws);
     routes.add("GET", "/silent", silent);
     routes.add("GET", "/half", half_stream);
-    routes.add("GET", "/wait", [this](HttpRequest request, ResponseWriter& writer) {
-      return waiter_.run(std::move(request), writer);
-    });
+    for (const char* method : {"GET", "POST"}) {
+      routes.add(method, "/wait", [this](HttpRequest request, ResponseWriter& writer) {
+        return waiter_.run(std::move(request), writer);
+      });
+    }
     routes.add("GET", "/flood", [this](HttpRequest request, ResponseWriter& writer) {
       return flood(std::move(request), writer);
     });
@@ -332,6 +335,43 @@ TEST_F(ServerTest, BodyLimit) {
         "chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
     EXPECT_NE(client.until("# abc"), "");
   }
+}
+
+TEST_F(ServerTest, BodiesAreBoundedInSum) {
+  ServerOptions options;
+  options.max_body_bytes = 1000;
+  options.max_bodies_bytes = 2500;
+  serve(options);
+  const auto taken = [this](std::size_t bytes) {
+    const auto end = std::chrono::steady_clock::now() + kSoon;
+    while (server_->body_bytes() != bytes && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(1ms);
+    }
+    return server_->body_bytes() == bytes;
+  };
+  const auto status = [this](std::string_view request) {
+    Client client(server_->port());
+    client.send(request);
+    return client.until("\r\n").substr(0, 12);
+  };
+  const std::string head = "POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
+  {
+    Client whole(server_->port());
+    whole.send(head + std::string(1000, 'a'));
+    ASSERT_TRUE(soon(waiter_.started));
+    Client announced(server_->port());  // counts from its head on
+    announced.send(head);
+    ASSERT_TRUE(taken(2000));
+    EXPECT_EQ(status(post("/echo", std::string(500, 'a'))), "HTTP/1.1 200");
+    EXPECT_EQ(status(post("/echo", std::string(501, 'a'))), "HTTP/1.1 503");
+    EXPECT_EQ(status("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                     "3\r\nabc\r\n0\r\n\r\n"),
+              "HTTP/1.1 503");  // where it ends is not known
+    EXPECT_EQ(status(get("/echo")), "HTTP/1.1 200");
+  }
+  ASSERT_TRUE(taken(0));
+  EXPECT_EQ(status(post("/echo", std::string(1000, 'a'))), "HTTP/1.1 200");
+  ASSERT_TRUE(taken(0));
 }
 
 TEST_F(ServerTest, MalformedRequestsAreRefused) {

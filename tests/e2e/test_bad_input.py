@@ -7,6 +7,7 @@ import time
 from harness.case import (CHAT, COMPLETIONS, CONTEXT, GREEDY, E2eCase, Settings, ask, completion,
                           make_cluster, make_single, pair, patient, reference, single, token_prompt)
 from harness.cluster import LOOPBACK
+from harness.metrics import scrape
 from harness.node import Node, free_port, wait_until
 
 KEY = "right-key-7"
@@ -205,6 +206,24 @@ class LimitsTest(E2eCase):
         client = self.limited().front.client(key=KEY)
         self.assert_error(client.post(COMPLETIONS, {"prompt": "x" * 70_000}), 413)
         self.assertEqual(client.get("/v1/models").json()["data"][0]["id"], "other-name")
+
+    def test_bodies_are_bounded_in_sum(self):
+        """A body counts from its announcement until it has been read for its tokens; who finds no room may come
+        again at once when it is given back."""
+        node = self.limited("--max-bodies", "100K").front
+        head = (f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+                f"Content-Length: {64 * 1024}\r\n\r\n")
+        client = node.client(key=KEY)
+        large = {"prompt": "x" * 40_000, "max_tokens": 1}
+        with socket.create_connection(node.http.rsplit(":", 1), timeout=10) as slow:
+            slow.sendall(head.encode())
+            wait_until(lambda: scrape(node, KEY).sum("baton_http_body_bytes") == 64 * 1024, patient(10), "announced")
+            refused = client.post(COMPLETIONS, large)
+            self.assert_error(refused, 429)
+            self.assertEqual(refused.headers.get("retry-after"), "1")
+            self.assertEqual(client.post(COMPLETIONS, completion([1, 2, 3], max_tokens=1)).status, 200)
+        wait_until(lambda: scrape(node, KEY).sum("baton_http_body_bytes") == 0, patient(10), "given back")
+        self.assertNotEqual(client.post(COMPLETIONS, large).status, 429)
 
     def test_overload(self):
         """One runs, one waits, the rest get 429 with Retry-After, and those two end well."""
