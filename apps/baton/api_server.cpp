@@ -206,6 +206,7 @@ http::Handler ApiServer::make_handler() {
 
 Result<ApiServer::Prepared> ApiServer::prepare(api::Endpoint endpoint,
                                                const http::HttpRequest& asked) const {
+  static_cast<void>(BATON_FAILPOINT("api.prepare"));
   api::ParseLimits limits;
   limits.vocabulary_tokens = model_->tokenizer.vocabulary_tokens();
   limits.max_body_bytes = options_.http.max_body_bytes;
@@ -275,10 +276,17 @@ asio::awaitable<void> ApiServer::generate(api::Endpoint endpoint, http::HttpRequ
     (void)co_await writer.send(std::move(refusal));
     co_return;
   }
-  std::function<Result<Prepared>()> job = [this, endpoint, asked = std::move(request)] {
-    return prepare(endpoint, asked);
+  // Between two threads, and for both as long as they need it.
+  const auto left = std::make_shared<std::atomic<bool>>(false);
+  writer.on_client_gone([left] { *left = true; });
+  std::function<Result<Prepared>()> job = [this, endpoint, left, asked = std::move(request)] {
+    static_cast<void>(BATON_FAILPOINT("api.text"));
+    return *left ? fail(ErrorCode::kCancelled, "the client left") : prepare(endpoint, asked);
   };
   Result<Prepared> prepared = co_await offload(text_pool_, std::move(job));
+  if (*left) {
+    co_return;
+  }
   if (!prepared) {
     (void)co_await writer.send(api::error_response(prepared.error()));
     co_return;

@@ -268,6 +268,34 @@ class DrainTest(EndedCase):
             node.signal(signal.SIGTERM)
             self.assertEqual(node.wait_exit(patient(30)), 0, node.tail())
 
+    def test_who_left_before_its_turn_is_not_tokenized(self):
+        """One thread reads prompts. While the first keeps it, four others come and leave: the next to be read
+        is the sixth. The third that is read would end the process."""
+        kept_s = patient(3)
+        node = self.start_own(make_single(
+            "left-text", "--failpoints", f"api.text=sleep:{int(kept_s * 1000)}@1,api.prepare=kill@3")).front
+        answers = []
+
+        def ask():
+            answers.append(node.client().post(COMPLETIONS, completion([5, 6, 7], max_tokens=1)).status)
+
+        def waiting(bodies):
+            return scrape(node).sum("baton_http_body_bytes") > bodies * len(body)
+
+        first = threading.Thread(target=ask)
+        first.start()
+        body = json.dumps({"prompt": "a" * 600_000, "max_tokens": 1}).encode()
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        wait_until(lambda: waiting(0), patient(10), "the first request is being read")
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(4):
+                client = socket.create_connection(node.http.rsplit(":", 1), timeout=patient(10))
+                open_ones.enter_context(client).sendall(head.encode() + body)
+            wait_until(lambda: waiting(4), patient(10), "four others wait")
+        ask()
+        first.join()
+        self.assertEqual(answers, [200, 200], node.tail())
+
     def test_a_log_that_nobody_reads_any_more(self):
         """What took the log through a pipe is gone: the next line must not end the process."""
         reader, writer = os.pipe()
