@@ -70,6 +70,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   const std::optional<Pick> pick = policy_.pick(nodes_, wish);
   if (!pick) {
     sequence.state = Sequence::State::kWaiting;
+    sequence.nobody_since = sequence.nobody_since.value_or(now);
     sequence.backoff = std::clamp(sequence.backoff * 2, options_.retry_backoff, kMaxBackoff);
     sequence.retry_at = now + sequence.backoff;
     note(sequence, EventKind::kWaiting, {});
@@ -87,6 +88,7 @@ void Router::begin_attempt(Sequence& sequence, TimePoint now) const {
   ++sequence.submit.key.epoch.value;
   ++sequence.attempts;
   sequence.state = Sequence::State::kRunning;
+  sequence.nobody_since.reset();
   sequence.sent_at = now;
   sequence.silent_until = now + options_.silence_deadline;
 }
@@ -162,9 +164,14 @@ void Router::retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoi
   sequence.retry_at = now + sequence.backoff;
 }
 
-// kWaiting.
+// kWaiting. What was promised waits long for room, and not for nodes that are not there.
 TimePoint Router::give_up_at(const Request& request, const Sequence& sequence) const {
-  return sequence.wait_deadline + (request.promised() ? options_.promised_wait : Duration{});
+  if (!request.promised()) {
+    return sequence.wait_deadline;
+  }
+  return sequence.nobody_since
+             ? std::max(sequence.wait_deadline, *sequence.nobody_since + options_.queue_deadline)
+             : sequence.wait_deadline + options_.promised_wait;
 }
 
 void Router::note_fault(const NodeId& id, ErrorCode code, TimePoint now) {

@@ -346,6 +346,27 @@ TEST_F(RouterTest, WaitsForANodeAndGivesUpInTime) {
   EXPECT_EQ(only<Fail>(tick(31 * kSecond)).error.code, ErrorCode::kPeerLost);
 }
 
+TEST_F(RouterTest, AnAnswerUnderWayWaitsLongForRoomAndNotForNodes) {
+  pair();
+  start(1);
+  token("p", key(1, 1), 0);
+  down("p");
+  down("d");
+  EXPECT_TRUE(all<Fail>(tick(29 * kSecond)).empty());
+  EXPECT_EQ(all<SendDecode>(up("d", NodeRole::kDecode)).size(), 1U);
+  // Its node is full for minutes, and then gone: from there on nobody is waited for.
+  for (std::uint32_t epoch = 3; epoch < 100; ++epoch) {
+    const Commands once_more = refused("d", key(1, epoch), true, ErrorCode::kOverloaded);
+    if (all<SendDecode>(once_more).empty()) {
+      ASSERT_EQ(all<SendDecode>(tick(2 * kSecond)).size(), 1U) << epoch;
+    }
+  }
+  down("d");
+  EXPECT_TRUE(all<Fail>(tick(kSecond)).empty());
+  EXPECT_TRUE(all<Fail>(tick(29 * kSecond)).empty());
+  EXPECT_EQ(only<Fail>(tick(2 * kSecond)).error.code, ErrorCode::kPeerLost);
+}
+
 TEST_F(RouterTest, RefusedLaterTriesAnotherThenBacksOff) {
   pair();
   up("d2", NodeRole::kDecode);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,11 +41,12 @@ struct Router::Sequence {
   std::int64_t prefill_tokens = 0;  // counted at the node of the prefill leg
   Error last_error{ErrorCode::kUnavailable, "no node could take the request", {}, kRetryAfterMs};
   Duration backoff{};
-  TimePoint retry_at{};       // kWaiting
-  TimePoint wait_deadline{};  // kWaiting: give up; time at work is added to it
-  TimePoint sent_at{};        // kRunning
-  TimePoint silent_until{};   // kRunning: give the attempt up
-  bool progressed = false;    // a token since the last attempt began
+  TimePoint retry_at{};                   // kWaiting
+  TimePoint wait_deadline{};              // kWaiting: give up; time at work is added to it
+  std::optional<TimePoint> nobody_since;  // kWaiting: there was no node to ask, ever since
+  TimePoint sent_at{};                    // kRunning
+  TimePoint silent_until{};               // kRunning: give the attempt up
+  bool progressed = false;                // a token since the last attempt began
 
   [[nodiscard]] std::int32_t next_index() const {
     return static_cast<std::int32_t>(submit.emitted.size());
