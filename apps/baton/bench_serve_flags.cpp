@@ -54,7 +54,8 @@ void add_bench_flags(CLI::App& app, BenchServeOptions& options) {
       {"text", BenchPromptFormat::kText}};
   flag(app, "--base-url", options.base_url, "http://HOST:PORT of the server");
   flag(app, "--endpoint", options.endpoint, "/v1/completions or /v1/chat/completions");
-  flag(app, "--model", options.model, "its name there; default: the first in /v1/models");
+  flag(app, "--model", options.model, "its name there; default: the first in /v1/models")
+      ->envname("");  // BATON_MODEL is the server's, and a file
   flag(app, "--api-key", options.api_key, "key to send; better in the variable")
       ->envname("OPENAI_API_KEY");
   flag(app, "--prompt-format", options.prompt_format,

@@ -135,7 +135,11 @@ class Load {
     while (true) {
       const TimePoint due = clock_.now() + kWakeInterval;
       co_await clock_.sleep_until(due);
-      result_.wake_ups.push_back(clock_.now() - due);
+      const Duration late = clock_.now() - due;
+      if (late < Duration{}) {
+        co_return;  // the end of the load, not of the sleep
+      }
+      result_.wake_ups.push_back(late);
     }
   }
 

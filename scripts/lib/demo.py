@@ -302,7 +302,7 @@ def serve(arguments):
         print(f"   {node.name:15} pid {node.process.pid:<7} http {node.http}  nodes {node.serving or '-'}")
     body = {"messages": [{"role": "user", "content": "What is the capital of France?"}],
             "max_tokens": 64, "temperature": 0, "stream": True}
-    print(f"\nlogs in {state}; scripts/demo --stop ends the cluster.\n\n"
+    print(f"\nlogs in {state}; scripts/demo --stop ends the cluster and removes them.\n\n"
           f"Watch it and chat with it in a browser: http://{cluster.front.http}/\n\nOr ask it:\n")
     print(f"curl -N http://{cluster.front.http}{CHAT} -H 'Content-Type: application/json' "
           f"-d '{json.dumps(body)}'")
