@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 # llama-cpp-python is built from source on this machine, for this machine's instruction set.
@@ -39,6 +41,32 @@ def install_peers() -> None:
     subprocess.run([python(), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                     *PEERS], check=True)
     stamp.write_text(wanted)
+
+
+def llama_server() -> pathlib.Path:
+    """llama-server of the same version, built once from the sources that llama-cpp-python carries."""
+    folder = cache_folder() / "llama-server"
+    program = folder / PEERS[0] / "llama-server"
+    if program.exists():
+        return program
+    print("building llama-server (about ten minutes)", file=sys.stderr)
+    install_peers()
+    with tempfile.TemporaryDirectory(prefix="baton-llama-") as work:
+        subprocess.run([python(), "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                        "--no-binary", "llama-cpp-python", "-d", work, PEERS[0]], check=True)
+        archive, = pathlib.Path(work).glob("*.tar.gz")
+        subprocess.run(["tar", "xf", archive, "-C", work], check=True)
+        sources, = pathlib.Path(work).glob("*/vendor/llama.cpp")
+        build = pathlib.Path(work) / "build"
+        subprocess.run(["cmake", "-S", sources, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                        "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF",
+                        "-DLLAMA_BUILD_EXAMPLES=OFF"], check=True, stdout=sys.stderr)
+        subprocess.run(["ninja", "-C", build, "llama-server"], check=True, stdout=sys.stderr)
+        program.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = program.with_suffix(".unfinished")
+        shutil.copy2(build / "bin" / "llama-server", unfinished)
+        unfinished.rename(program)
+    return program
 
 
 def shipped_model() -> pathlib.Path:
