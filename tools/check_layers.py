@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that each folder includes only what the graph of docs/architecture.md allows.
 
-Also: Asio and Beast headers only in net/, http/, handoff/, membership/, apps/; `steady_timer` and
+Also: Asio and Beast headers only in net/, ucx/, http/, handoff/, membership/, apps/; `steady_timer` and
 `::now()` only in base/, net/ and apps/ (time reaches the rest through Clock). Prints each bad line;
 exit code 1 if there is one.
 """
@@ -19,6 +19,7 @@ ALLOWED = {
     "kv": {"base", "tensor"},
     "sample": {"base"},
     "wire": {"base"},
+    "ucx": {"base", "net"},
     "text": {"base", "files", "sample"},
     "model": {"base", "tensor", "files"},
     "sched": {"base", "kv"},
@@ -39,7 +40,7 @@ ONLY = {
     "cluster": {"message": {"node.h"}},
     "membership": {"message": {"node.h"}},
 }
-ASIO = {"net", "http", "handoff", "membership", "apps"}
+ASIO = {"net", "ucx", "http", "handoff", "membership", "apps"}
 TIME = {"base", "net", "apps"}
 
 

@@ -111,6 +111,23 @@ void add_handoff(MetricsPage& page, const handoff::HandoffStats& handoff) {
   page.add_gauge("baton_handoffs_active", "handoffs under way", {}, reader(handoff.active));
 }
 
+void add_transport(MetricsPage& page, const handoff::TransportStats& transport) {
+  const auto way = [&](const char* name, const handoff::TransportStats::Way& numbers) {
+    const auto bytes = [&](const char* dir, const std::atomic<std::uint64_t>& value) {
+      page.add_counter("baton_kv_transport_bytes_total", "KV bytes in whole frames, by their way",
+                       {{"transport", name}, {"dir", dir}}, reader(value));
+    };
+    bytes("sent", numbers.bytes_sent);
+    bytes("received", numbers.bytes_received);
+    page.add_gauge("baton_kv_transport_peers", "connected engine nodes, by the agreed way for KV",
+                   {{"transport", name}}, reader(numbers.peers));
+  };
+  way("tcp", transport.tcp);
+  way("ucx", transport.fabric);
+  page.add_counter("baton_kv_lanes_failed_total", "connections that went from ucx back to tcp", {},
+                   reader(transport.lanes_failed));
+}
+
 void add_router(MetricsPage& page, const router::Stats& router) {
   const auto status = [&](const char* name, const std::atomic<std::uint64_t>& value) {
     page.add_counter("baton_requests_total", "requests by how they ended", {{"status", name}},
@@ -157,6 +174,7 @@ void add_vllm_aliases(MetricsPage& page, const std::string& model_name,
 
 void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,
+                      const handoff::TransportStats* transport,
                       const router::Stats* router) {
   if (engine != nullptr) {
     add_engine(page, std::string(message::role_name(role)), *engine);
@@ -164,6 +182,9 @@ void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::stri
   }
   if (handoff != nullptr) {
     add_handoff(page, *handoff);
+  }
+  if (transport != nullptr) {
+    add_transport(page, *transport);
   }
   if (router != nullptr) {
     add_router(page, *router);

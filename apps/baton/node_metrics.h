@@ -16,9 +16,10 @@ struct MembershipStats;
 
 namespace baton::app {
 
-// Each of the three may be null: the role has no such part. They must outlive the page.
+// Each pointer may be null: the role has no such part. They must outlive the page.
 void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,
+                      const handoff::TransportStats* transport,
                       const router::Stats* router);
 
 void add_membership_metrics(MetricsPage& page, const membership::MembershipStats& stats);

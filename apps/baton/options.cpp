@@ -139,6 +139,10 @@ void add_limit_flags(CLI::App& app, ServeOptions& options) {
       ->check(CLI::IsMember({"on", "off"}));
   flag(app, "--bulk-connections", options.bulk_connections, "connections per peer that carry KV")
       ->check(CLI::Range(1, 16));
+  flag(app, "--kv-transport", options.kv_transport,
+       "how KV goes between nodes: tcp; ucx (RDMA, shared memory) where the peer has it too, else "
+       "tcp; auto: ucx if the library is there")
+      ->check(CLI::IsMember({"auto", "tcp", "ucx"}));
   flag(app, "--failpoints", options.failpoints,
        "name[=on|kill|sleep:MS][@hit],... (not in release builds)");
   flag(app, "--log-level", options.log_level, "debug, info, warn or error")

@@ -77,6 +77,7 @@ struct ServeOptions {
   int handoff_deadline_ms = 60'000;
   std::string stream_kv = "on";
   int bulk_connections = 2;
+  std::string kv_transport = "tcp";  // auto, tcp or ucx
   std::string log_level = "info";
 };
 

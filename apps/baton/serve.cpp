@@ -19,6 +19,7 @@
 #include "apps/baton/api_server.h"
 #include "apps/baton/engine_host.h"
 #include "apps/baton/guard.h"
+#include "apps/baton/kv_transport.h"
 #include "apps/baton/metrics.h"
 #include "apps/baton/node_metrics.h"
 #include "apps/baton/owner_loop.h"
@@ -102,9 +103,10 @@ router::RouterOptions router_options(const ServeOptions& options, const EngineHo
 // One process of any role. Members are in the order of their making; stop() undoes it.
 class Server {
  public:
-  Server(ServeOptions options, Guard guard)
+  Server(ServeOptions options, Guard guard, std::shared_ptr<net::Fabric> fabric)
       : options_(std::move(options)),
         guard_(std::move(guard)),
+        fabric_(std::move(fabric)),
         control_("baton-control"),
         io_(static_cast<std::size_t>(options_.io_threads)),
         tasks_(control_.executor()) {}
@@ -137,6 +139,7 @@ class Server {
 
   ServeOptions options_;
   Guard guard_;
+  std::shared_ptr<net::Fabric> fabric_;  // null: KV goes over TCP
   net::SystemAsyncClock clock_;
   const TimePoint started_ = clock_.now();
   net::EventLoop control_;
@@ -199,6 +202,7 @@ void Server::make_transport() {
   transport.bulk_connections = static_cast<std::size_t>(options_.bulk_connections);
   transport.tls = guard_.nodes;
   transport.token = guard_.token;
+  transport.fabric = fabric_;
   transport_ = std::make_unique<handoff::TcpTransport>(control_.executor(), &io_, transport);
   if (engine_) {
     link_ = engine_->link();
@@ -413,6 +417,7 @@ void Server::start() {
   add_node_metrics(metrics_, options_.role, model_ ? model_->name : "",
                    engine_ ? &engine_->stats() : nullptr,
                    coordinator_ ? &coordinator_->stats() : nullptr,
+                   engine_ && transport_ ? &transport_->stats() : nullptr,
                    owner_loop_ ? &owner_loop_->stats() : nullptr);
   make_http();
   if (http_) {
@@ -474,6 +479,7 @@ int run_serve(const ServeOptions& options) {
   if (!BATON_FAILPOINT("serve.no_early_port_check")) {  // as if the port were taken while we load
     check_can_listen(options, guard.guards_nodes());
   }
+  std::shared_ptr<net::Fabric> fabric = load_fabric(options, guard);
   // Before any thread is made: all of them inherit it.
   or_die(use_cpu_mask(options.cpu_mask));
   ServeOptions resolved = options;
@@ -482,7 +488,7 @@ int run_serve(const ServeOptions& options) {
     resolved.node_id =
         fmt::format("{}-{}", kNames[static_cast<std::size_t>(options.role)], random_hex(8));
   }
-  Server server(std::move(resolved), std::move(guard));
+  Server server(std::move(resolved), std::move(guard), std::move(fabric));
   return server.run();
 }
 

@@ -1,4 +1,5 @@
-// Counters of handoffs, for /metrics. Written by the control thread, read by any. Never fall.
+// Counters of handoffs and of the transport, for /metrics. Those of handoffs are written by the
+// control thread; read by any. They never fall.
 #pragma once
 
 #include "baton/base/clock.h"
@@ -32,6 +33,18 @@ struct DurationHistogram {
   // [bucket], not cumulative; the last one is above all bounds.
   std::array<std::atomic<std::uint64_t>, kBounds.size() + 1> counts{};
   std::atomic<std::uint64_t> sum_us{0};
+};
+
+// What moved KV. Thread: any writes, any reads.
+struct TransportStats {
+  struct Way {
+    std::atomic<std::uint64_t> bytes_sent{0};      // tiles' bytes, of whole frames
+    std::atomic<std::uint64_t> bytes_received{0};  // likewise, wanted or not
+    std::atomic<std::int64_t> peers{0};            // engine nodes with which it was agreed
+  };
+  Way tcp;
+  Way fabric;
+  std::atomic<std::uint64_t> lanes_failed{0};  // connections that went back to TCP
 };
 
 struct HandoffStats {

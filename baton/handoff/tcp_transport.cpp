@@ -37,6 +37,9 @@ TcpTransport::Impl::Impl(asio::any_io_executor control, net::IoPool* io,
       tasks_(control_),
       random_(std::random_device{}()) {
   BATON_CHECK(options_.bulk_connections >= 1);
+  if (options_.fabric) {
+    options_.hello.set_fabric(options_.fabric->name());
+  }
   for (std::size_t i = 0; i < io_->size(); ++i) {
     io_tasks_.push_back(std::make_unique<net::TaskGroup>(io_->executor(i)));
   }
@@ -101,6 +104,11 @@ void TcpTransport::Impl::admit(wire::pb::Hello theirs, std::unique_ptr<net::TcpS
   }
   peers_[id] = peer;
   reported_.erase(id.value);
+  if (auto* way = way_to(peer->hello)) {
+    ++way->peers;
+    log::info("KV between {} and this node goes over {}", id.value,
+              way == &stats_.fabric ? peer->hello.fabric() : "TCP");
+  }
   message::NodeInfo info = node_info(peer->hello, shown);
   events_.push_now(PeerUp{std::move(info), peer->hello.block_tokens()});
   tasks_.spawn(read_control(peer));
@@ -113,6 +121,9 @@ void TcpTransport::Impl::lose(std::shared_ptr<TcpPeer> peer, const Error& reason
     return;  // lost already
   }
   peers_.erase(found);
+  if (auto* way = way_to(peer->hello)) {
+    --way->peers;
+  }
   peer->stream->close();
   peer->writes.close_and_clear();
   for (const auto& sender : peer->senders) {
@@ -120,7 +131,7 @@ void TcpTransport::Impl::lose(std::shared_ptr<TcpPeer> peer, const Error& reason
   }
   for (const auto& weak : peer->inbound) {
     if (const auto inbound = weak.lock()) {
-      asio::post(io_->executor(inbound->loop), [inbound] { inbound->stream->close(); });
+      asio::post(io_->executor(inbound->loop), [inbound] { inbound->connection->close(); });
     }
   }
   events_.push_now(PeerDown{peer->id, reason});
@@ -235,6 +246,13 @@ Status TcpTransport::Impl::send_control(const NodeId& to, const SequenceKey& key
 
 // ---- bulk -------------------------------------------------------------------------------------
 
+TransportStats::Way* TcpTransport::Impl::way_to(const wire::pb::Hello& theirs) {
+  if (theirs.groups().empty() || options_.hello.groups().empty()) {
+    return nullptr;  // a router has no KV
+  }
+  return agree_on_fabric(options_.hello, theirs) ? &stats_.fabric : &stats_.tcp;
+}
+
 // An idle connection, else one more up to the bound, else the one with the least to write.
 std::shared_ptr<BulkSender> TcpTransport::Impl::pick_sender(TcpPeer* peer) {
   const auto least = std::min_element(
@@ -246,7 +264,8 @@ std::shared_ptr<BulkSender> TcpTransport::Impl::pick_sender(TcpPeer* peer) {
   }
   const std::size_t loop = io_->pick();
   auto sender =
-      std::make_shared<BulkSender>(io_->executor(loop), peer->bulk_address, peer->hello, &options_);
+      std::make_shared<BulkSender>(io_->executor(loop), peer->bulk_address, peer->hello, &options_,
+                                   &stats_);
   peer->senders.push_back(sender);
   start_sender(sender, loop);
   return sender;
@@ -327,6 +346,7 @@ void TcpTransport::remove_peer(const net::HostPort& address) { impl_->remove_pee
 std::optional<NodeId> TcpTransport::peer_at(const net::HostPort& address) const {
   return impl_->peer_at(address);
 }
+const TransportStats& TcpTransport::stats() const { return impl_->stats_; }
 
 void TcpTransport::set_bulk_sink(BulkSink* sink) { impl_->sink_ = sink; }
 

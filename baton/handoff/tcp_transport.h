@@ -1,14 +1,17 @@
 // Transport over TCP. One control connection per pair of nodes, whoever dialled, served on the
 // control loop; bulk connections of their own, opened by the sender of Blocks when it first has
 // some, served on the I/O pool: tiles go from the pool's memory to the socket and from the socket
-// into the spans of BulkSink::accept, with no copy between. docs/protocol.md is the specification.
+// into the spans of BulkSink::accept, with no copy between. With a fabric, and to peers that name the
+// same one, bulk frames go by that; all else stays. docs/protocol.md is the specification.
 #pragma once
 
 #include "baton/base/clock.h"
 #include "baton/handoff/cluster_token.h"
+#include "baton/handoff/stats.h"
 #include "baton/handoff/transport.h"
 #include "baton/net/address.h"
 #include "baton/net/event_loop.h"
+#include "baton/net/fabric.h"
 #include "baton/net/tls.h"
 
 #include <cstddef>
@@ -19,13 +22,15 @@
 namespace baton::handoff {
 
 struct TcpTransportOptions {
-  wire::pb::Hello hello;  // ours (make_hello); bulk and serving_port are set here
+  wire::pb::Hello hello;  // ours (make_hello); bulk, serving_port and fabric are set here
   std::optional<net::HostPort> serving_bind;  // none: accepts nobody. Port 0: any free one
   std::vector<net::HostPort> peers;           // add_peer() at start
   std::size_t bulk_connections = 2;           // per peer and direction; >= 1
   // What keeps strangers out: either, both or, on loopback only, neither. All nodes alike.
   std::shared_ptr<const net::TlsContext> tls;  // with a CA: mutual
   std::shared_ptr<const ClusterToken> token;
+  // Null: KV goes over TCP. Not with TLS: a fabric does not encrypt.
+  std::shared_ptr<net::Fabric> fabric;
   Duration connect_deadline = std::chrono::seconds(5);
   Duration handshake_deadline = std::chrono::seconds(5);
   Duration stall_deadline = std::chrono::seconds(10);      // without progress inside a frame
@@ -48,10 +53,11 @@ class TcpTransport final : public Transport {
   ~TcpTransport() override;  // after stopped(), or without start()
 
   // Binds, listens and starts to dial. Errors: kIo (port in use; names host:port),
-  // kInvalidArgument (check_guarded).
+  // kInvalidArgument (check_guarded; a fabric and TLS).
   Status start();
   // Where it listens; the port is the real one. Only after start() with a serving_bind.
   [[nodiscard]] net::HostPort serving_address() const;
+  [[nodiscard]] const TransportStats& stats() const;  // Thread: any
 
   // Dials that address, and again whenever the connection is lost. Nothing when it does already.
   // After start(). Thread: control.

@@ -1,8 +1,11 @@
-// Bulk connections. BulkSender owns one outgoing connection to a peer: it dials when the first
-// frame comes and writes frames one after the other. serve_bulk reads an incoming one. Both run on
-// one loop of the I/O pool, where CRCs are computed too.
+// The sending end of bulk connections. BulkSender owns one to a peer: it dials when the first frame
+// comes and writes frames one after the other, by the socket or by a lane of the fabric that both
+// nodes have. It runs on one loop of the I/O pool, where CRCs are computed too. bulk_reader.h has
+// the other end.
 #pragma once
 
+#include "baton/handoff/bulk_connection.h"
+#include "baton/handoff/stats.h"
 #include "baton/handoff/tcp_connection.h"
 #include "baton/handoff/tcp_transport.h"
 #include "baton/net/task_group.h"
@@ -34,7 +37,7 @@ inline constexpr std::size_t kMaxQueuedBulkFrames = 4096;
 class BulkSender : public std::enable_shared_from_this<BulkSender> {
  public:
   BulkSender(asio::any_io_executor io, net::HostPort address, wire::pb::Hello peer,
-             const TcpTransportOptions* options);
+             const TcpTransportOptions* options, TransportStats* stats);
 
   // False when closed or full. Thread: any.
   bool push(std::shared_ptr<BulkJob> job);
@@ -52,37 +55,28 @@ class BulkSender : public std::enable_shared_from_this<BulkSender> {
   void close();
   asio::awaitable<Status> open();
   asio::awaitable<Status> try_open();
-  asio::awaitable<Status> greet(net::TcpStream* stream);
+  // True: a lane follows.
+  asio::awaitable<Result<bool>> greet(net::TcpStream* stream, bool with_lane);
+  [[nodiscard]] bool wants_lane() const;
+  asio::awaitable<Status> open_lane();
+  void give_up_lane(const Error& error);
   asio::awaitable<Result<BulkSent>> write(std::shared_ptr<BulkJob> job);
+  asio::awaitable<Status> write_to_stream(std::shared_ptr<BulkJob> job,
+                                          std::vector<std::byte> head);
+  asio::awaitable<Status> write_to_lane(std::shared_ptr<BulkJob> job, std::vector<std::byte> head);
   void finish(const std::shared_ptr<BulkJob>& job, Result<BulkSent> result);
 
   const asio::any_io_executor io_;
   const net::HostPort address_;
   const wire::pb::Hello peer_;  // who must answer
   const TcpTransportOptions* const options_;
+  TransportStats* const stats_;
   net::AsyncQueue<std::shared_ptr<BulkJob>> jobs_;
   std::atomic<std::uint64_t> queued_bytes_{0};
-  std::unique_ptr<net::TcpStream> stream_;
+  std::shared_ptr<BulkConnection> connection_;
+  bool lane_failed_ = false;  // then by TCP, until the peer connects anew
   net::TaskGroup* group_ = nullptr;
   net::TaskId task_;
 };
-
-// An incoming bulk connection, after its handshake.
-struct BulkInbound {
-  BulkInbound(NodeId from, std::unique_ptr<net::TcpStream> taken, std::size_t io_loop)
-      : peer(std::move(from)),
-        loop(io_loop),
-        stream(std::move(taken)),
-        credit(std::make_shared<EventCredit>(stream->executor())) {}
-
-  NodeId peer;
-  std::size_t loop;  // of the I/O pool
-  std::unique_ptr<net::TcpStream> stream;
-  std::shared_ptr<EventCredit> credit;
-};
-
-// Reads frames until the connection ends. `sink` may be null. Thread: the stream's executor.
-asio::awaitable<void> serve_bulk(std::shared_ptr<BulkInbound> inbound, BulkSink* sink,
-                                 EventFunnel* events, Duration stall);
 
 }  // namespace baton::handoff

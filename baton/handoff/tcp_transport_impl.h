@@ -4,6 +4,7 @@
 // pool.
 #pragma once
 
+#include "baton/handoff/bulk_reader.h"
 #include "baton/handoff/tcp_connection.h"
 #include "baton/handoff/tcp_transport.h"
 #include "baton/handoff/tcp_transport_bulk.h"
@@ -88,6 +89,7 @@ class TcpTransport::Impl {
   TcpTransportOptions options_;
   EventFunnel events_;
   BulkSink* sink_ = nullptr;
+  TransportStats stats_;
   std::optional<tcp::acceptor> acceptor_;
 
  private:
@@ -103,6 +105,8 @@ class TcpTransport::Impl {
   asio::awaitable<void> read_control(std::shared_ptr<TcpPeer> peer);
   asio::awaitable<Status> read_control_frame(std::shared_ptr<TcpPeer> peer);
   asio::awaitable<void> write_control(std::shared_ptr<TcpPeer> peer);
+  // The way on which KV goes between that node and this one; null when none ever does.
+  TransportStats::Way* way_to(const wire::pb::Hello& theirs);
   std::shared_ptr<BulkSender> pick_sender(TcpPeer* peer);
   void start_sender(std::shared_ptr<BulkSender> sender, std::size_t loop);
 

@@ -1,5 +1,5 @@
 // What every Transport promises, tested on TcpTransport (in the clear, over TLS, with a token, with
-// both) and MockTransport alike; then the faults of MockNetwork, on virtual time.
+// both, with KV over UCX by shared memory and by TCP) and MockTransport alike; then the faults of MockNetwork, on virtual time.
 #include "baton/handoff/mock_transport.h"
 #include "baton/handoff/tcp_transport.h"
 #include "baton/handoff/transport_test_util.h"
@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/certificates.h"
+#include "tests/support/fabrics.h"
+#include <algorithm>
 
 namespace baton::handoff {
 namespace {
@@ -21,7 +23,16 @@ using test::TestNode;
 
 // ---- the contract -----------------------------------------------------------------------------
 
-class Contract : public ::testing::TestWithParam<const char*> {
+std::vector<std::string> kinds() {
+  std::vector<std::string> all{"tcp", "tls", "token", "tls_and_token", "mock"};
+  for (const std::string& fabric : testing::fabric_kinds()) {
+    all.push_back(fabric);
+    all.push_back(fabric + "_and_token");
+  }
+  return all;
+}
+
+class Contract : public ::testing::TestWithParam<std::string> {
  public:
   ~Contract() override {
     p_.reset();
@@ -37,7 +48,7 @@ class Contract : public ::testing::TestWithParam<const char*> {
  protected:
   // p1 dials d1.
   void connect(wire::pb::Hello p, wire::pb::Hello d) {
-    if (std::string(GetParam()) == "mock") {
+    if (GetParam() == "mock") {
       network_ = std::make_unique<MockNetwork>(loop_.executor());
       d_ = std::make_unique<TestNode>(&loop_, network_->attach(d));
       p_ = std::make_unique<TestNode>(&loop_, network_->attach(p));
@@ -45,6 +56,7 @@ class Contract : public ::testing::TestWithParam<const char*> {
       return;
     }
     const std::string kind = GetParam();
+    fabric_ = testing::fabric_of(kind.substr(0, kind.find("_and")));
     const bool tls = kind.find("tls") != std::string::npos;
     std::shared_ptr<const ClusterToken> token;
     if (kind.find("token") != std::string::npos) {
@@ -54,6 +66,7 @@ class Contract : public ::testing::TestWithParam<const char*> {
     serving.hello = d;
     serving.tls = tls ? ca_.node("d1") : nullptr;
     serving.token = token;
+    serving.fabric = fabric_;
     serving.serving_bind = net::HostPort{"127.0.0.1", 0};
     auto listening = std::make_unique<TcpTransport>(loop_.executor(), &io_, serving);
     auto* raw = listening.get();
@@ -63,6 +76,7 @@ class Contract : public ::testing::TestWithParam<const char*> {
     dialling.hello = p;
     dialling.tls = tls ? ca_.node("p1") : nullptr;
     dialling.token = token;
+    dialling.fabric = fabric_;
     dialling.peers = {d_->on_loop([&] { return raw->serving_address(); })};
     auto dialler = std::make_unique<TcpTransport>(loop_.executor(), &io_, dialling);
     raw = dialler.get();
@@ -75,7 +89,12 @@ class Contract : public ::testing::TestWithParam<const char*> {
     d_->take<PeerUp>();
   }
 
+  const TransportStats& stats_at(TestNode* node) {
+    return static_cast<TcpTransport*>(node->transport.get())->stats();
+  }
+
   testing::TestAuthority ca_;
+  std::shared_ptr<net::Fabric> fabric_;
   net::EventLoop loop_{"test-control"};
   net::IoPool io_{2, "test-io"};
   std::unique_ptr<MockNetwork> network_;
@@ -83,8 +102,7 @@ class Contract : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<TestNode> d_;
 };
 INSTANTIATE_TEST_SUITE_P(Transports, Contract,
-                         ::testing::Values("tcp", "tls", "token", "tls_and_token", "mock"),
-                         [](const auto& param) { return std::string(param.param); });
+                         ::testing::ValuesIn(kinds()), [](const auto& param) { return param.param; });
 
 TEST_P(Contract, PeersLearnOfEachOther) {
   connect(test::hello("p1", NodeRole::kPrefill), test::hello("d1", NodeRole::kDecode));
@@ -103,7 +121,7 @@ TEST_P(Contract, UnlikeNodesAreToldFieldAndBothValues) {
   other.set_model_digest("model-2");
   connect(test::hello("p1", NodeRole::kPrefill), other);
   std::vector<TestNode*> told{p_.get()};
-  if (std::string(GetParam()).find("token") == std::string::npos) {
+  if (GetParam().find("token") == std::string::npos) {
     told.push_back(d_.get());  // else a line in its log: the dialler had not shown the token yet
   }
   for (TestNode* node : told) {
@@ -161,6 +179,35 @@ TEST_P(Contract, TilesLandInTheirPlaceAndDigestsAgree) {
     EXPECT_TRUE(d_->sink.bytes(key_of(i)) == data);
   }
   EXPECT_EQ(sent.value(), received.value());
+  if (GetParam() != "mock") {
+    std::uint64_t bytes = 0;
+    for (const std::size_t size : sizes) {
+      bytes += size;
+    }
+    const bool by_fabric = fabric_ != nullptr;
+    for (const TransportStats* stats : {&stats_at(p_.get()), &stats_at(d_.get())}) {
+      const std::uint64_t by_lane = stats->fabric.bytes_sent + stats->fabric.bytes_received;
+      const std::uint64_t by_socket = stats->tcp.bytes_sent + stats->tcp.bytes_received;
+      EXPECT_EQ(by_lane, by_fabric ? bytes : 0);
+      EXPECT_EQ(by_socket, by_fabric ? 0 : bytes);
+      EXPECT_EQ(stats->fabric.peers, by_fabric ? 1 : 0);
+      EXPECT_EQ(stats->lanes_failed, 0U);
+    }
+  }
+}
+
+TEST_P(Contract, ManySmallPieces) {
+  connect();
+  const auto data = pattern(3 << 20, 7);
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    d_->sink.expect(key_of(i), data.size(), 4'099 + i);
+    ASSERT_TRUE(p_->wait(p_->transport->send_blocks(NodeId{"d1"}, key_of(i),
+                                                    wire::BlocksHeader{0, 0, 4, 0, 3, 0, 4, 128}, i,
+                                                    test::pieces(std::span(data), 5'003)))
+                    .has_value());
+    ASSERT_TRUE(d_->take<BlocksReceived>().status.has_value());
+    EXPECT_TRUE(d_->sink.bytes(key_of(i)) == data);
+  }
 }
 
 TEST_P(Contract, UnwantedTilesAreDroppedAndTheConnectionLives) {

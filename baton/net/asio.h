@@ -1,5 +1,5 @@
 // The Asio headers that baton uses, in one place, so that they can be precompiled
-// (baton_use_asio_pch). Include it only from net/, http/, handoff/, membership/ and apps/.
+// (baton_use_asio_pch). Include it only from net/, ucx/, http/, handoff/, membership/ and apps/.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

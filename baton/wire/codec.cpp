@@ -126,6 +126,8 @@ std::string_view frame_type_name(FrameType type) {
       return "abort";
     case FrameType::kBeat:
       return "beat";
+    case FrameType::kLane:
+      return "lane";
   }
   return "unknown";
 }
@@ -279,6 +281,10 @@ Result<std::vector<std::byte>> encode_hello_reply(const pb::HelloReply& reply) {
   return encode_message(FrameType::kHelloReply, SequenceKey{}, reply);
 }
 
+Result<std::vector<std::byte>> encode_lane(const pb::Lane& lane) {
+  return encode_message(FrameType::kLane, SequenceKey{}, lane);
+}
+
 Result<Control> decode_control(const FrameHeader& header, std::span<const std::byte> payload) {
   switch (header.type) {
     case FrameType::kPrefill:
@@ -303,6 +309,7 @@ Result<Control> decode_control(const FrameHeader& header, std::span<const std::b
     case FrameType::kHelloReply:
     case FrameType::kBlocks:
     case FrameType::kCommit:
+    case FrameType::kLane:
       break;
   }
   return fail(ErrorCode::kProtocol,
@@ -323,6 +330,11 @@ Result<pb::HelloReply> decode_hello_reply(const FrameHeader& header,
                                           std::span<const std::byte> payload) {
   BATON_TRY_VOID(expect_type(header, FrameType::kHelloReply));
   return decode_message<pb::HelloReply>(header, payload);
+}
+
+Result<pb::Lane> decode_lane(const FrameHeader& header, std::span<const std::byte> payload) {
+  BATON_TRY_VOID(expect_type(header, FrameType::kLane));
+  return decode_message<pb::Lane>(header, payload);
 }
 
 }  // namespace baton::wire

@@ -39,6 +39,7 @@ Result<std::vector<std::byte>> encode_control(const SequenceKey& key, const Cont
 Result<std::vector<std::byte>> encode_commit(const SequenceKey& key, const pb::Commit& commit);
 Result<std::vector<std::byte>> encode_hello(const pb::Hello& hello);
 Result<std::vector<std::byte>> encode_hello_reply(const pb::HelloReply& reply);
+Result<std::vector<std::byte>> encode_lane(const pb::Lane& lane);
 
 // `payload` is the payload of a frame with that header, whole. Errors: kCorruptFrame (CRC or
 // length), kProtocol (not Protobuf, a field that is missing or out of range, another type).
@@ -47,5 +48,6 @@ Result<pb::Commit> decode_commit(const FrameHeader& header, std::span<const std:
 Result<pb::Hello> decode_hello(const FrameHeader& header, std::span<const std::byte> payload);
 Result<pb::HelloReply> decode_hello_reply(const FrameHeader& header,
                                           std::span<const std::byte> payload);
+Result<pb::Lane> decode_lane(const FrameHeader& header, std::span<const std::byte> payload);
 
 }  // namespace baton::wire

@@ -36,6 +36,7 @@ enum class FrameType : std::uint16_t {
   kFinished = 11,
   kAbort = 12,
   kBeat = 13,
+  kLane = 14,
 };
 
 // Byte offsets: magic 0, version 4, type 6, flags 8, choice 12, request high 16, request low 24,

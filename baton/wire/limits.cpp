@@ -13,6 +13,8 @@ std::size_t max_payload_bytes(FrameType type) {
       return kMaxAbortBytes;
     case FrameType::kBeat:
       return kMaxBeatBytes;
+    case FrameType::kLane:
+      return kMaxLaneBytes;
     case FrameType::kPrefill:
     case FrameType::kDecode:
     case FrameType::kGrant:

@@ -19,12 +19,17 @@ inline constexpr std::size_t kMaxBeatBytes = 256 * 1024;
 // One Blocks frame: bounds what a receiver must swallow of a frame it does not want.
 inline constexpr std::size_t kMaxBlocksBytes = std::size_t{64} << 20;
 
+// A Lane is an address of a fabric: about 100 bytes, and some for each RDMA port of the machine.
+inline constexpr std::size_t kMaxLaneBytes = 16 * 1024;
+
 inline constexpr std::size_t kMaxNodeIdBytes = 64;
 inline constexpr std::size_t kMaxTextBytes = 4096;  // error messages, tags, digests in hex
 inline constexpr std::size_t kDigestBytes = 16;     // XXH3-128
 inline constexpr std::size_t kNamespaceBytes = 16;
 inline constexpr std::size_t kNonceBytes = 32;  // no two connections ever draw the same
 inline constexpr std::size_t kProofBytes = 32;  // HMAC-SHA256
+inline constexpr std::size_t kMaxFabricNameBytes = 32;
+inline constexpr std::size_t kMaxLaneAddressBytes = 8 * 1024;
 inline constexpr int kMaxHeld = 4096;           // sequences in a Beat
 inline constexpr int kMaxTileRanges = 4096;     // in a Grant or Ack
 inline constexpr int kMaxStopTokenIds = 1024;

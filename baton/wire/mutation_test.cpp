@@ -58,8 +58,11 @@ std::vector<Bytes> control_frames() {
 }
 
 std::vector<Bytes> bulk_frames() {
+  pb::Lane lane;
+  lane.set_address(std::string(90, 'a'));
   return {blocks_frame(), blocks_frame(), *encode_commit(test::sample_key(), test::sample_commit()),
-          *encode_control(test::sample_key(), test::sample_controls()[7])};  // an Abort
+          *encode_control(test::sample_key(), test::sample_controls()[7]),  // an Abort
+          *encode_lane(lane)};
 }
 
 // What a receiver makes of a frame. A valid one says so with its type.
@@ -130,6 +133,8 @@ Read read_frame(const Bytes& frame) {
       return judged(header->type, decode_commit(*header, payload), [](const pb::Commit& commit) {
         return encode_commit(test::sample_key(), commit);
       });
+    case FrameType::kLane:
+      return judged(header->type, decode_lane(*header, payload), encode_lane);
     case FrameType::kHello:
       return judged(header->type, decode_hello(*header, payload), encode_hello);
     case FrameType::kHelloReply:

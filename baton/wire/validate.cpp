@@ -259,6 +259,7 @@ Status validate(const pb::Hello& message) {
   BATON_TRY_VOID(present("hello.boot", message.boot_high() != 0 || message.boot_low() != 0));
   BATON_TRY_VOID(in_range("hello.serving_port", message.serving_port(), 0, 65535));
   BATON_TRY_VOID(empty_or_exactly("hello.nonce", message.nonce(), kNonceBytes));
+  BATON_TRY_VOID(at_most("hello.fabric", message.fabric().size(), kMaxFabricNameBytes));
   BATON_TRY_VOID(at_most("hello.exactness_tag", message.exactness_tag().size(), kMaxTextBytes));
   BATON_TRY_VOID(at_most("hello.model_digest", message.model_digest().size(), kMaxTextBytes));
   BATON_TRY_VOID(
@@ -290,6 +291,11 @@ Status validate(const pb::HelloReply& message) {
   BATON_TRY_VOID(at_most("hello_reply.theirs", message.theirs().size(), kMaxTextBytes));
   BATON_TRY_VOID(empty_or_exactly("hello_reply.proof", message.proof(), kProofBytes));
   return present("hello_reply.field", message.accepted() || !message.field().empty());
+}
+
+Status validate(const pb::Lane& message) {
+  BATON_TRY_VOID(present("lane.address", !message.address().empty()));
+  return at_most("lane.address", message.address().size(), kMaxLaneAddressBytes);
 }
 
 Status validate(const Control& message) {

@@ -25,6 +25,7 @@ Status validate(const pb::Beat& message);
 Status validate(const pb::Commit& message);
 Status validate(const pb::Hello& message);
 Status validate(const pb::HelloReply& message);
+Status validate(const pb::Lane& message);
 Status validate(const Control& message);
 
 }  // namespace baton::wire

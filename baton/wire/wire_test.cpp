@@ -127,7 +127,7 @@ TEST(Header, EveryBitFlipIsSeen) {
 }
 
 TEST(Header, LengthsBeyondTheTypesBound) {
-  for (std::uint16_t type = 1; type <= 13; ++type) {
+  for (std::uint16_t type = 1; type <= 14; ++type) {
     const auto kind = static_cast<FrameType>(type);
     const std::size_t most = max_payload_bytes(kind);
     ASSERT_GT(most, 0U);
@@ -152,7 +152,7 @@ TEST(Header, VersionTypeFlagsReserved) {
   for (const auto& [offset, value] : {std::pair<std::size_t, std::uint8_t>{4, 2},
                                       {4, 0},
                                       {6, 0},
-                                      {6, 14},
+                                      {6, 15},
                                       {7, 1},
                                       {8, 1},
                                       {11, 128},
@@ -228,6 +228,18 @@ TEST(Messages, CommitHelloAndReply) {
   ASSERT_TRUE(reply_frame.has_value());
   const auto [reply_header, reply_payload] = split(*reply_frame);
   EXPECT_EQ(decode_hello_reply(reply_header, reply_payload)->theirs(), "b");
+}
+
+TEST(Messages, Lane) {
+  pb::Lane lane;
+  lane.set_address(std::string("\0key and address", 16));
+  const auto frame = encode_lane(lane);
+  ASSERT_TRUE(frame.has_value());
+  const auto [header, payload] = split(*frame);
+  EXPECT_EQ(header.type, FrameType::kLane);
+  EXPECT_EQ(decode_lane(header, payload)->address(), lane.address());
+  EXPECT_FALSE(decode_hello(header, payload).has_value());
+  EXPECT_FALSE(decode_control(header, payload).has_value());
 }
 
 TEST(Messages, EveryTruncationIsRefused) {
@@ -399,6 +411,17 @@ TEST(Validate, OtherMessages) {
       sample_hello(), [](auto& m) { m.clear_boot_low(); }, "hello.boot");
   expect_bad(
       sample_hello(), [](auto& m) { m.mutable_groups(0)->set_layers(0); }, "hello.groups.layers");
+}
+
+TEST(Validate, Fabrics) {
+  expect_bad(
+      sample_hello(), [](auto& m) { m.set_fabric(std::string(33, 'u')); }, "hello.fabric");
+  pb::Lane lane;
+  lane.set_address(std::string(kMaxLaneAddressBytes, 'a'));
+  expect_bad(
+      lane, [](auto& m) { m.mutable_address()->push_back('a'); }, "lane.address");
+  expect_bad(
+      lane, [](auto& m) { m.clear_address(); }, "lane.address");
 }
 
 TEST(Validate, NodeIds) {

@@ -16,6 +16,7 @@ PORT = 7000  # of each address, where a process has one of its own
 ARMED_S = 12  # an armed failpoint that was not met by then is helped by a signal
 SETTLED_S = 1.0  # a router is ready with its first pair; the others connect within a moment
 BULK_CONNECTIONS = 2  # between a prefill and a decode node: --bulk-connections
+LANE_DESCRIPTORS = 12  # of a UCX worker: its event, epoll sets, listeners and connections
 IDLE_S = 12  # after the last answer every block must be free; a lease takes 3 s
 # Where a process can be killed from inside: (failpoint, highest pass).
 FAILPOINTS = {
@@ -65,6 +66,7 @@ class Slot:
             flags += ["--port", self.address.rsplit(":", 1)[1]]
         else:
             # Another block size per place: what crosses the wire is never laid out alike by luck.
+            flags += ["--kv-transport", self.fleet.kv_transport]
             flags += ["--port", 0, "--serving-bind", self.address, "--kv-memory", self.fleet.kv_memory, "-t", 1,
                       "--block-tokens", [64, 128][self.index % 2]]
         for peers in {"prefill": ["decode"], "router": ["prefill", "decode"]}.get(self.role, []):
@@ -114,6 +116,7 @@ class Fleet:
         self.binary, self.model, self.logs, self.source = arguments.binary, arguments.model, logs, source
         self.kv_memory, self.arm, self.failpoints = arguments.kv_memory, arm or {}, failpoints
         self.flags, self.networks = flags or {}, networks
+        self.kv_transport = getattr(arguments, "kv_transport", "tcp")
         if networks:  # ports beyond loopback want to know who calls
             token = pathlib.Path(logs) / "cluster-token"
             token.write_text("%032x" % source.getrandbits(128))
@@ -179,7 +182,8 @@ class Fleet:
         self.limits["router"] = max(descriptors(slot.node) for slot in self.of("router"))
         for role in ("prefill", "decode"):
             # KV connections come with the first handoff between two nodes, and stay.
-            self.limits[role] = max(descriptors(slot.node) for slot in self.of(role)) + 2 * BULK_CONNECTIONS
+            each = 1 if self.kv_transport == "tcp" else 1 + LANE_DESCRIPTORS
+            self.limits[role] = max(descriptors(slot.node) for slot in self.of(role)) + 2 * BULK_CONNECTIONS * each
 
     def leaks(self):
         """What is not free although nothing runs: one line each. Armed nodes may be down: no leak."""

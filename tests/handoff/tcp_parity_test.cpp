@@ -1,6 +1,6 @@
 // The seed's parity test: a prefill node and a decode node, each its own engine, thread and
-// process- like set of loops, joined by real TCP over loopback; the stream is identical to a single
-// node's.
+// process- like set of loops, joined by real TCP over loopback, KV by TCP or by UCX; the stream is
+// identical to a single node's.
 #include "baton/handoff/handshake.h"
 #include "baton/handoff/tcp_transport.h"
 #include "baton/net/event_loop.h"
@@ -10,6 +10,7 @@
 
 #include "tests/handoff/cluster.h"
 #include "tests/support/certificates.h"
+#include "tests/support/fabrics.h"
 #include <atomic>
 #include <functional>
 #include <future>
@@ -28,14 +29,18 @@ NodeSetup setup(std::int32_t block_tokens) {
   return result;
 }
 
+// What joins the nodes of a test.
+struct Links {
+  TestAuthority* authority = nullptr;  // of TLS; then there is a cluster token, too
+  std::shared_ptr<net::Fabric> fabric = nullptr;
+};
+
 class TcpNode {
  public:
-  // on_launch: FakeBackend's, on the engine thread. authority: of TLS, null without; then there is
-  // a cluster token, too.
+  // on_launch: FakeBackend's, on the engine thread.
   TcpNode(const std::string& id, NodeRole role, const NodeSetup* setup,
           std::vector<net::HostPort> peers,
-          std::function<void(const backend::StepPlan&)> on_launch = {},
-          TestAuthority* authority = nullptr) {
+          std::function<void(const backend::StepPlan&)> on_launch = {}, const Links& links = {}) {
     message::NodeInfo info;
     info.id = NodeId{id};
     info.role = role;
@@ -63,8 +68,9 @@ class TcpNode {
     handoff::TcpTransportOptions options;
     options.hello = handoff::make_hello(info, link.layout, setup != nullptr ? digest : "", digest);
     options.peers = std::move(peers);
-    if (authority != nullptr) {
-      options.tls = authority->node(id);
+    options.fabric = setup != nullptr ? links.fabric : nullptr;
+    if (links.authority != nullptr) {
+      options.tls = links.authority->node(id);
       options.token = std::make_shared<const handoff::ClusterToken>(
           *handoff::ClusterToken::parse("a secret of the whole cluster"));
     }
@@ -104,6 +110,7 @@ class TcpNode {
   [[nodiscard]] net::HostPort address() const { return transport_->serving_address(); }
   handoff::Owner& owner() { return coordinator_->owner(); }
   const engine::EngineStats& stats() { return engine_->stats(); }
+  const handoff::TransportStats& transport() { return transport_->stats(); }
   const handoff::HandoffStats& handoffs() { return coordinator_->stats(); }
   asio::any_io_executor executor() { return control_.executor(); }
   TimePoint now() { return clock_.now(); }
@@ -168,7 +175,7 @@ asio::awaitable<Answers> ask(TcpNode& router, std::vector<message::Submit> submi
   co_return answers;
 }
 
-void expect_parity(std::int32_t p_block, std::int32_t d_block, TestAuthority* authority = nullptr) {
+void expect_parity(std::int32_t p_block, std::int32_t d_block, const Links& links = {}) {
   const NodeSetup p_setup = setup(p_block);
   const NodeSetup d_setup = setup(d_block);
   std::vector<message::Submit> submits;
@@ -177,9 +184,9 @@ void expect_parity(std::int32_t p_block, std::int32_t d_block, TestAuthority* au
     submits.push_back(make_submit(900 + i, lengths[i], 16, i % 2 == 0 ? 0.0F : 0.9F));
     submits.back().ignore_eos = true;
   }
-  TcpNode d("d", NodeRole::kDecode, &d_setup, {}, {}, authority);
-  TcpNode p("p", NodeRole::kPrefill, &p_setup, {d.address()}, {}, authority);
-  TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()}, {}, authority);
+  TcpNode d("d", NodeRole::kDecode, &d_setup, {}, {}, links);
+  TcpNode p("p", NodeRole::kPrefill, &p_setup, {d.address()}, {}, links);
+  TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()}, {}, links);
   auto asked = asio::co_spawn(router.executor(), ask(router, submits), asio::use_future);
   ASSERT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   const Answers answers = asked.get();
@@ -195,11 +202,14 @@ void expect_parity(std::int32_t p_block, std::int32_t d_block, TestAuthority* au
   EXPECT_EQ(p.stats().tokens_generated, submits.size());
   EXPECT_EQ(p.handoffs().bytes_sent, bytes);
   EXPECT_EQ(d.handoffs().bytes_received, bytes);
+  const bool by_lane = links.fabric != nullptr;
+  EXPECT_EQ(d.transport().fabric.bytes_received, by_lane ? bytes : 0);
+  EXPECT_EQ(d.transport().tcp.bytes_received, by_lane ? 0 : bytes);
 }
 
 // Each step of the prefill node begins only when the blocks of all steps before it are on the
 // decode node: a node that sent everything at the end would wait for ever here.
-TEST(tcp, blocks_arrive_while_the_next_chunk_is_computed) {
+void expect_streamed(const Links& links) {
   const NodeSetup both = setup(32);
   std::atomic<const handoff::HandoffStats*> received{nullptr};
   std::atomic<int> late{0};
@@ -218,9 +228,9 @@ TEST(tcp, blocks_arrive_while_the_next_chunk_is_computed) {
       std::this_thread::yield();
     }
   };
-  TcpNode d("d", NodeRole::kDecode, &both, {});
+  TcpNode d("d", NodeRole::kDecode, &both, {}, {}, links);
   received = &d.handoffs();
-  TcpNode p("p", NodeRole::kPrefill, &both, {d.address()}, wait_for_blocks);
+  TcpNode p("p", NodeRole::kPrefill, &both, {d.address()}, wait_for_blocks, links);
   TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()});
   const message::Submit submit = make_submit(950, 1500, 16, 0.9F);
   auto asked = asio::co_spawn(router.executor(), ask(router, {submit}), asio::use_future);
@@ -231,7 +241,10 @@ TEST(tcp, blocks_arrive_while_the_next_chunk_is_computed) {
   EXPECT_EQ(late, 0);
   EXPECT_GE(steps, 12);
   EXPECT_EQ(d.handoffs().bytes_received, 47 * tile_bytes);
+  EXPECT_EQ(d.transport().fabric.bytes_received, links.fabric ? 47 * tile_bytes : 0);
 }
+
+TEST(tcp, blocks_arrive_while_the_next_chunk_is_computed) { expect_streamed({}); }
 
 TEST(tcp, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128); }
 
@@ -242,8 +255,28 @@ TEST(tcp, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
 
 TEST(tcp, serving_role_loop_parity_over_tls_with_a_token) {
   TestAuthority authority;
-  expect_parity(32, 256, &authority);
+  Links links;
+  links.authority = &authority;
+  expect_parity(32, 256, links);
 }
+
+// None where this build has no UCX.
+class by_ucx : public ::testing::TestWithParam<std::string> {
+ protected:
+  Links links_{nullptr, fabric_of(GetParam())};
+};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(by_ucx);
+INSTANTIATE_TEST_SUITE_P(ways, by_ucx, ::testing::ValuesIn(fabric_kinds()),
+                         [](const auto& param) { return param.param; });
+
+TEST_P(by_ucx, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128, links_); }
+
+TEST_P(by_ucx, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
+  expect_parity(32, 256, links_);
+  expect_parity(128, 64, links_);
+}
+
+TEST_P(by_ucx, blocks_arrive_while_the_next_chunk_is_computed) { expect_streamed(links_); }
 
 }  // namespace
 }  // namespace baton::testing

@@ -39,13 +39,15 @@ class Single:
 
 class Cluster:
     """Decode nodes start first, then prefill nodes, which dial them, then the routers, which dial
-    both. `prefill_flags` and `decode_flags` go to all nodes of that role, `flags` to every node."""
+    both. `prefill_flags` and `decode_flags` go to all nodes of that role, `flags` to every node, and so
+    do `variables` of the environment."""
 
     def __init__(self, binary, model, log_folder, name="cluster", prefill=1, decode=1, routers=1, flags=(),
-                 prefill_flags=(), decode_flags=(), router_flags=(), stay=False):
+                 prefill_flags=(), decode_flags=(), router_flags=(), variables=None, stay=False):
         self.binary, self.model, self.log_folder = binary, model, log_folder
         self.name, self.stay = name, stay
         self.counts = (prefill, decode, routers)
+        self.variables = dict(variables or {})
         self.flags = list(flags)
         self.role_flags = {
             "prefill": list(prefill_flags),
@@ -59,7 +61,9 @@ class Cluster:
         flags = ["-m", self.model, "--node-role", role, "--node-id", node_id]
         flags += ["--host", LOOPBACK, "--port", 0]
         flags += self.flags + self.role_flags[role] + extra
-        return Node(self.binary, node_id, flags, self.log_folder, self.stay)
+        node = Node(self.binary, node_id, flags, self.log_folder, self.stay)
+        node.variables.update(self.variables)
+        return node
 
     def address_of(self, node, dialler):
         """Where the nodes of the role `dialler` reach that node: a test may put something between."""

@@ -59,7 +59,7 @@ class Node:
         self.http = None  # HOST:PORT once listening, if it serves HTTP
         self.serving = None  # HOST:PORT of the node protocol, likewise
         self.tls = None  # ssl.SSLContext of clients, for a node that serves HTTPS
-        self.variables = {}  # and those that it alone is given
+        self.variables = {}  # and those that it alone is given, any of the environment
         self.prepare = None  # what its process does before it becomes baton; it runs after fork and must not raise
 
     def start(self):
