@@ -78,9 +78,9 @@ asio::awaitable<double> receive_by_socket(tcp::acceptor* acceptor, std::size_t f
   const double begin = thread_cpu_s();
   for (std::size_t left = frames * kFrameBytes; left > 0;) {
     const std::size_t at = left % kFrameBytes;
-    const std::span<std::byte> piece =
-        std::span(into).subspan(at == 0 ? 0 : kFrameBytes - at).first(
-            std::min(at == 0 ? kFrameBytes : at, kReadBytes));
+    const std::span<std::byte> piece = std::span(into)
+                                           .subspan(at == 0 ? 0 : kFrameBytes - at)
+                                           .first(std::min(at == 0 ? kFrameBytes : at, kReadBytes));
     auto got = co_await stream.read_some(piece, seconds(60));
     BATON_CHECK(got.has_value());
     left -= *got;
@@ -93,10 +93,12 @@ void print(const std::string& way, std::size_t frames, std::future<double> sent,
   const double gigabytes = 1e-9 * static_cast<double>(frames * kFrameBytes);
   const double send_s = sent.get() / gigabytes;
   const double receive_s = received.get() / gigabytes;
-  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("{{\"way\":\"{}\",\"gigabytes\":{:.2f},\"gb_per_s\":{:.2f},\"cpu_s_per_gb\":"
-             "{{\"send\":{:.3f},\"receive\":{:.3f}}}}}\n",
-             way, gigabytes, gigabytes / took, send_s, receive_s);
+  const double took =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  fmt::print(
+      "{{\"way\":\"{}\",\"gigabytes\":{:.2f},\"gb_per_s\":{:.2f},\"cpu_s_per_gb\":"
+      "{{\"send\":{:.3f},\"receive\":{:.3f}}}}}\n",
+      way, gigabytes, gigabytes / took, send_s, receive_s);
 }
 
 void by_socket(std::size_t frames) {
@@ -106,10 +108,9 @@ void by_socket(std::size_t frames) {
   BATON_CHECK(acceptor.has_value());
   const net::HostPort address = net::local_address(*acceptor);
   const auto begin = std::chrono::steady_clock::now();
-  auto received = asio::co_spawn(receiving.executor(), receive_by_socket(&*acceptor, frames),
-                                 asio::use_future);
-  auto sent =
-      asio::co_spawn(sending.executor(), send_by_socket(address, frames), asio::use_future);
+  auto received =
+      asio::co_spawn(receiving.executor(), receive_by_socket(&*acceptor, frames), asio::use_future);
+  auto sent = asio::co_spawn(sending.executor(), send_by_socket(address, frames), asio::use_future);
   print("socket", frames, std::move(sent), std::move(received), begin);
   acceptor->close();
 }
@@ -130,8 +131,8 @@ void by_lane(const std::string& transports, std::size_t frames) {
   check(to->connect(from->address()));
   check(from->connect(to->address()));
   const auto begin = std::chrono::steady_clock::now();
-  auto received = asio::co_spawn(receiving.executor(), receive_by_lane(to.get(), frames),
-                                 asio::use_future);
+  auto received =
+      asio::co_spawn(receiving.executor(), receive_by_lane(to.get(), frames), asio::use_future);
   auto sent =
       asio::co_spawn(sending.executor(), send_by_lane(from.get(), frames), asio::use_future);
   print("ucx " + transports, frames, std::move(sent), std::move(received), begin);

@@ -6,8 +6,8 @@
 namespace baton::app {
 
 std::shared_ptr<net::Fabric> load_fabric(const ServeOptions& options, const Guard& guard) {
-  const bool has_kv = options.role == message::NodeRole::kPrefill ||
-                      options.role == message::NodeRole::kDecode;
+  const bool has_kv =
+      options.role == message::NodeRole::kPrefill || options.role == message::NodeRole::kDecode;
   if (!has_kv || options.kv_transport == "tcp") {
     return nullptr;
   }
@@ -15,7 +15,8 @@ std::shared_ptr<net::Fabric> load_fabric(const ServeOptions& options, const Guar
   if (guard.nodes) {
     if (demanded) {
       throw StartupError(
-          "--kv-transport ucx: UCX does not encrypt, and with --node-tls-cert all that nodes send is "
+          "--kv-transport ucx: UCX does not encrypt, and with --node-tls-cert all that nodes send "
+          "is "
           "meant to be; use --kv-transport tcp (or auto), or --cluster-token-file instead of TLS "
           "where the network is trusted");
     }

@@ -174,8 +174,7 @@ void add_vllm_aliases(MetricsPage& page, const std::string& model_name,
 
 void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,
-                      const handoff::TransportStats* transport,
-                      const router::Stats* router) {
+                      const handoff::TransportStats* transport, const router::Stats* router) {
   if (engine != nullptr) {
     add_engine(page, std::string(message::role_name(role)), *engine);
     add_vllm_aliases(page, model_name, *engine);

@@ -19,8 +19,7 @@ namespace baton::app {
 // Each pointer may be null: the role has no such part. They must outlive the page.
 void add_node_metrics(MetricsPage& page, message::NodeRole role, const std::string& model_name,
                       const engine::EngineStats* engine, const handoff::HandoffStats* handoff,
-                      const handoff::TransportStats* transport,
-                      const router::Stats* router);
+                      const handoff::TransportStats* transport, const router::Stats* router);
 
 void add_membership_metrics(MetricsPage& page, const membership::MembershipStats& stats);
 

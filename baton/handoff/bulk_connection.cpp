@@ -46,8 +46,8 @@ asio::awaitable<Result<std::string>> hear_address(BulkConnection* connection, Du
     co_return fail(std::move(header).error());
   }
   if (header->type != wire::FrameType::kLane) {
-    co_return fail(ErrorCode::kProtocol, fmt::format("a {} came instead of a lane",
-                                                     wire::frame_type_name(header->type)));
+    co_return fail(ErrorCode::kProtocol,
+                   fmt::format("a {} came instead of a lane", wire::frame_type_name(header->type)));
   }
   auto payload = co_await read_payload(connection->stream.get(), *header, stall);
   if (!payload) {

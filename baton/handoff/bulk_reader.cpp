@@ -217,8 +217,8 @@ asio::awaitable<void> serve_bulk(std::shared_ptr<BulkInbound> inbound, BulkServi
   };
   const Ending ending{inbound->connection.get()};
   auto status = co_await read_all(inbound, serving);
-  const bool expected = status.error().code == ErrorCode::kPeerLost ||
-                        status.error().code == ErrorCode::kCancelled;
+  const bool expected =
+      status.error().code == ErrorCode::kPeerLost || status.error().code == ErrorCode::kCancelled;
   if (!expected) {
     log::warn("bulk connection from {} ended: {}", inbound->peer.value, status.error().message);
   }

@@ -59,7 +59,6 @@ class SpanCursor {
   std::size_t offset_ = 0;
 };
 
-
 class StreamFrames final : public FrameSource {
  public:
   StreamFrames(net::TcpStream* stream, Duration stall) : stream_(stream), stall_(stall) {}
@@ -149,8 +148,7 @@ asio::awaitable<Result<wire::FrameHeader>> LaneFrames::next(wire::EncodedHeader*
   if (!header) {
     co_return header;
   }
-  const std::size_t more =
-      header->type == wire::FrameType::kBlocks ? wire::kBlocksHeaderBytes : 0;
+  const std::size_t more = header->type == wire::FrameType::kBlocks ? wire::kBlocksHeaderBytes : 0;
   if (bytes.size() != wire::kHeaderBytes + more ||
       header->payload_bytes != more + message->payload_bytes) {
     co_return fail(ErrorCode::kProtocol,
@@ -173,8 +171,7 @@ asio::awaitable<Status> LaneFrames::read_tiles(std::vector<std::span<std::byte>>
   co_return status;
 }
 
-asio::awaitable<Result<std::vector<std::byte>>> LaneFrames::read_payload(
-    wire::FrameHeader header) {
+asio::awaitable<Result<std::vector<std::byte>>> LaneFrames::read_payload(wire::FrameHeader header) {
   std::vector<std::byte> payload(header.payload_bytes);
   std::vector<std::span<std::byte>> into{std::span(payload)};
   const Duration deadline = lane_deadline(payload.size(), stall_);

@@ -263,9 +263,8 @@ std::shared_ptr<BulkSender> TcpTransport::Impl::pick_sender(TcpPeer* peer) {
     return *least;
   }
   const std::size_t loop = io_->pick();
-  auto sender =
-      std::make_shared<BulkSender>(io_->executor(loop), peer->bulk_address, peer->hello, &options_,
-                                   &stats_);
+  auto sender = std::make_shared<BulkSender>(io_->executor(loop), peer->bulk_address, peer->hello,
+                                             &options_, &stats_);
   peer->senders.push_back(sender);
   start_sender(sender, loop);
   return sender;

@@ -1,8 +1,8 @@
 // Transport over TCP. One control connection per pair of nodes, whoever dialled, served on the
 // control loop; bulk connections of their own, opened by the sender of Blocks when it first has
 // some, served on the I/O pool: tiles go from the pool's memory to the socket and from the socket
-// into the spans of BulkSink::accept, with no copy between. With a fabric, and to peers that name the
-// same one, bulk frames go by that; all else stays. docs/protocol.md is the specification.
+// into the spans of BulkSink::accept, with no copy between. With a fabric, and to peers that name
+// the same one, bulk frames go by that; all else stays. docs/protocol.md is the specification.
 #pragma once
 
 #include "baton/base/clock.h"

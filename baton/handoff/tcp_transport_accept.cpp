@@ -71,9 +71,10 @@ Status check_guarded(const net::HostPort& local, bool guarded) {
 
 Status TcpTransport::Impl::start() {
   if (options_.fabric && options_.tls) {
-    return fail(ErrorCode::kInvalidArgument,
-                options_.fabric->name() + " does not encrypt: with TLS between nodes KV goes over TCP",
-                "kv-transport");
+    return fail(
+        ErrorCode::kInvalidArgument,
+        options_.fabric->name() + " does not encrypt: with TLS between nodes KV goes over TCP",
+        "kv-transport");
   }
   started_ = true;
   if (options_.serving_bind) {
@@ -311,14 +312,18 @@ void TcpTransport::Impl::admit_bulk(const wire::pb::Hello& theirs,
   }
   auto inbound = std::make_shared<BulkInbound>(peer->id, std::move(moved), loop);
   peer->inbound.push_back(inbound);
-  BulkServing serving{sink_,  &events_, &stats_, nullptr, io_tasks_[loop].get(),
-                      options_.handshake_deadline, options_.stall_deadline};
+  BulkServing serving{sink_,
+                      &events_,
+                      &stats_,
+                      nullptr,
+                      io_tasks_[loop].get(),
+                      options_.handshake_deadline,
+                      options_.stall_deadline};
   if (agree_on_fabric(options_.hello, theirs)) {
     serving.fabric = options_.fabric.get();
   }
-  asio::post(io_->executor(loop), [inbound, serving] {
-    serving.group->spawn(serve_bulk(inbound, serving));
-  });
+  asio::post(io_->executor(loop),
+             [inbound, serving] { serving.group->spawn(serve_bulk(inbound, serving)); });
 }
 
 }  // namespace baton::handoff

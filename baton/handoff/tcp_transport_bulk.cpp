@@ -165,8 +165,7 @@ bool BulkSender::wants_lane() const {
 asio::awaitable<Status> BulkSender::open_lane() {
   const auto connection = connection_;
   net::SystemAsyncClock clock;
-  auto offering =
-      offer_lane(connection, options_->fabric.get(), options_->handshake_deadline);
+  auto offering = offer_lane(connection, options_->fabric.get(), options_->handshake_deadline);
   std::string what = "a lane to " + peer_.node_id();
   auto offered = co_await net::with_deadline(clock, options_->handshake_deadline, std::move(what),
                                              std::move(offering));
@@ -238,7 +237,8 @@ asio::awaitable<Result<BulkSent>> BulkSender::write(std::shared_ptr<BulkJob> job
     head.insert(head.end(), blocks.begin(), blocks.end());
   }
   const bool by_lane = connection_->lane != nullptr;
-  auto written = by_lane ? write_to_lane(job, std::move(head)) : write_to_stream(job, std::move(head));
+  auto written =
+      by_lane ? write_to_lane(job, std::move(head)) : write_to_stream(job, std::move(head));
   auto status = co_await std::move(written);
   if (!status) {
     if (by_lane && status.error().code == ErrorCode::kDeadlineExceeded) {

@@ -1,5 +1,6 @@
 // What every Transport promises, tested on TcpTransport (in the clear, over TLS, with a token, with
-// both, with KV over UCX by shared memory and by TCP) and MockTransport alike; then the faults of MockNetwork, on virtual time.
+// both, with KV over UCX by shared memory and by TCP) and MockTransport alike; then the faults of
+// MockNetwork, on virtual time.
 #include "baton/handoff/mock_transport.h"
 #include "baton/handoff/tcp_transport.h"
 #include "baton/handoff/transport_test_util.h"
@@ -101,8 +102,8 @@ class Contract : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<TestNode> p_;
   std::unique_ptr<TestNode> d_;
 };
-INSTANTIATE_TEST_SUITE_P(Transports, Contract,
-                         ::testing::ValuesIn(kinds()), [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Transports, Contract, ::testing::ValuesIn(kinds()),
+                         [](const auto& param) { return param.param; });
 
 TEST_P(Contract, PeersLearnOfEachOther) {
   connect(test::hello("p1", NodeRole::kPrefill), test::hello("d1", NodeRole::kDecode));

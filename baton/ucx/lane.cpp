@@ -113,9 +113,10 @@ Status UcxLane::connect(const std::string& address) {
   params.address = reinterpret_cast<const ucp_address_t*>(worker_address.data());
   params.err_handler.cb = on_error;
   params.err_handler.arg = this;
-  // Not "peer": with it UCX 1.13 ends the process when a TCP peer closes in mid-transfer (it completes
-  // the request a second time), and shared memory is never chosen. Without it on_error is called all
-  // the same where a transport notices, and the socket beside the lane tells of the rest.
+  // Not "peer": with it UCX 1.13 ends the process when a TCP peer closes in mid-transfer (it
+  // completes the request a second time), and shared memory is never chosen. Without it on_error is
+  // called all the same where a transport notices, and the socket beside the lane tells of the
+  // rest.
   params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
   const ucs_status_t status = ucx_.ucp_ep_create(worker_, &params, &endpoint_);
   if (status != UCS_OK) {

@@ -6,7 +6,6 @@
 
 #include <boost/asio/use_future.hpp>
 #include <gtest/gtest.h>
-
 #include <sys/resource.h>
 
 #include <algorithm>
