@@ -65,8 +65,8 @@ class Slot:
         if self.role == "router":
             flags += ["--port", self.address.rsplit(":", 1)[1]]
         else:
-            # Another block size per place: what crosses the wire is never laid out alike by luck.
             flags += ["--kv-transport", self.fleet.kv_transport]
+            # Another block size per place: what crosses the wire is never laid out alike by luck.
             flags += ["--port", 0, "--serving-bind", self.address, "--kv-memory", self.fleet.kv_memory, "-t", 1,
                       "--block-tokens", [64, 128][self.index % 2]]
         for peers in {"prefill": ["decode"], "router": ["prefill", "decode"]}.get(self.role, []):
