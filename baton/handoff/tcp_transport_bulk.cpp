@@ -68,6 +68,14 @@ void BulkSender::close() {
   }
 }
 
+// To let go of it is not enough: who watches it has it too, and would until the peer closes.
+void BulkSender::drop_connection() {
+  if (connection_) {
+    connection_->close();
+    connection_.reset();
+  }
+}
+
 asio::awaitable<void> BulkSender::run(std::shared_ptr<BulkSender> self) {
   // Runs whether the loop ends or its coroutine is cancelled: no caller may wait for ever, and none
   // may get its tiles back while a write is under way (the write ended before this).
@@ -97,7 +105,7 @@ asio::awaitable<void> BulkSender::run(std::shared_ptr<BulkSender> self) {
       result = fail(std::move(opened).error());
     }
     if (!result) {
-      self->connection_.reset();
+      self->drop_connection();
       if (result.error().code == ErrorCode::kCancelled) {  // by stop(): to the caller, a lost peer
         result =
             fail(ErrorCode::kPeerLost, "the connection to " + self->peer_.node_id() + " is gone");
@@ -114,7 +122,7 @@ asio::awaitable<Status> BulkSender::open() {
   if (connection_ && connection_->looks_alive()) {
     co_return Status{};
   }
-  connection_.reset();
+  drop_connection();
   // The peer may not have seen our confirmation on the control connection yet: it came first, but
   // by another socket.
   constexpr int kTries = 6;
@@ -153,7 +161,7 @@ asio::awaitable<Status> BulkSender::try_open() {
   if (opened || jobs_.closed()) {
     co_return opened;
   }
-  connection_.reset();
+  drop_connection();
   give_up_lane(opened.error());
   co_return co_await try_open();  // by TCP now
 }

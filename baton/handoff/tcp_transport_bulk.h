@@ -53,6 +53,7 @@ class BulkSender : public std::enable_shared_from_this<BulkSender> {
  private:
   static asio::awaitable<void> run(std::shared_ptr<BulkSender> self);
   void close();
+  void drop_connection();
   asio::awaitable<Status> open();
   asio::awaitable<Status> try_open();
   // True: a lane follows.
