@@ -3,8 +3,10 @@
 // why it is used as it is. Knows nothing of frames, nodes or KV.
 #pragma once
 
+#include "baton/base/clock.h"
 #include "baton/net/fabric.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -13,6 +15,10 @@ namespace baton::ucx {
 struct UcxOptions {
   // Transports that may be used, as UCX_TLS; empty: what that variable says, else all there are.
   std::string transports;
+  // The longest that closing a lane waits for what this machine does alone, copying between the
+  // memories of two processes: a frame of 64 MiB takes some 20 ms. What is not done by then is
+  // abandoned (docs/decisions/017-ucx.md).
+  Duration settle = std::chrono::milliseconds(500);
 };
 
 // Whether this program was built with UCX's headers.

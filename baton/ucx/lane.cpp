@@ -2,13 +2,16 @@
 
 #include "baton/base/check.h"
 #include "baton/base/ids.h"
+#include "baton/base/log.h"
 #include "baton/net/async_clock.h"
 #include "baton/net/tcp.h"
+#include "baton/ucx/abandoned.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <fstream>
 
 namespace baton::ucx {
 
@@ -19,12 +22,13 @@ constexpr unsigned kMessageId = 1;
 // has been told, by the connection on which the two nodes proved who they are.
 constexpr std::size_t kKeyBytes = 16;
 constexpr std::size_t kMaxHeaderBytes = 512;  // frames need 96
+// Which run of which machine's kernel, in hex: the two ends on one of them share its memory.
+constexpr std::size_t kMachineBytes = 36;
+constexpr std::size_t kWorkerAt = kKeyBytes + kMachineBytes;  // in an address
 // Messages that came and were not asked for yet. A sender has one under way.
 constexpr std::size_t kMaxArrivals = 4;
 // Turns of UCX before the other connections of this I/O thread have theirs.
 constexpr int kRoundsPerTurn = 64;
-// For what close() waits for: operations of this machine alone, which end by themselves.
-constexpr Duration kSettle = std::chrono::milliseconds(500);
 
 TimePoint now() { return net::SystemAsyncClock().now(); }
 
@@ -36,11 +40,23 @@ std::string random_key() {
   return key;
 }
 
+std::string machine() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  id.resize(kMachineBytes, '-');
+  return id;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<net::Lane>> UcxLane::open(std::shared_ptr<const Context> context,
-                                                 const asio::any_io_executor& executor) {
-  std::unique_ptr<UcxLane> lane(new UcxLane(std::move(context), executor));
+                                                 const asio::any_io_executor& executor,
+                                                 Duration settle) {
+  if (count_abandoned(context.get()) >= kMaxAbandoned) {
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("UCX: {} lanes of this process did not end in time", kMaxAbandoned));
+  }
+  std::unique_ptr<UcxLane> lane(new UcxLane(std::move(context), executor, settle));
   BATON_TRY_VOID(lane->start());
   return lane;
 }
@@ -95,28 +111,28 @@ Status UcxLane::take_address() {
   if (status != UCS_OK) {
     return fail(ucx_error(ucx_, ErrorCode::kUnavailable, "its own address", status));
   }
-  address_ = random_key();
+  address_ = random_key() + machine();
   address_.append(reinterpret_cast<const char*>(address), bytes);
   ucx_.ucp_worker_release_address(worker_, address);
   return {};
 }
 
 Status UcxLane::connect(const std::string& address) {
-  if (worker_ == nullptr || endpoint_ != nullptr || address.size() <= kKeyBytes) {
+  if (worker_ == nullptr || endpoint_ != nullptr || address.size() <= kWorkerAt) {
     return fail(ErrorCode::kInvalidArgument, "no UCX address, or a second one");
   }
   their_key_ = address.substr(0, kKeyBytes);
-  const std::string worker_address = address.substr(kKeyBytes);
+  one_machine_ = address.compare(kKeyBytes, kMachineBytes, address_, kKeyBytes, kMachineBytes) == 0;
+  const std::string worker_address = address.substr(kWorkerAt);
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(worker_address.data());
   params.err_handler.cb = on_error;
   params.err_handler.arg = this;
-  // Not "peer": with it UCX 1.13 ends the process when a TCP peer closes in mid-transfer (it
-  // completes the request a second time), and shared memory is never chosen. Without it on_error is
-  // called all the same where a transport notices, and the socket beside the lane tells of the
-  // rest.
+  // Not "peer": shared memory would not be chosen, and UCX 1.13 asserts that no request is left
+  // when a worker ends, which is just what close() is for. Without it on_error is called all the
+  // same where a transport notices, and the socket beside the lane tells of the rest.
   params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
   const ucs_status_t status = ucx_.ucp_ep_create(worker_, &params, &endpoint_);
   if (status != UCS_OK) {
@@ -328,25 +344,45 @@ asio::awaitable<void> UcxLane::drive(bool (UcxLane::*done)() const, Duration tim
 
 // ---- the end ----------------------------------------------------------------------------------
 
-// What this machine does by itself (fetching from the sender's memory) must end before the worker
-// goes, and ends soon; what waits for the other side makes no progress, and ends with the worker.
-void UcxLane::settle() {
-  const TimePoint end = now() + kSettle;
-  while (under_way_ && ucx_.ucp_worker_progress(worker_) != 0 && now() < end) {
+// Where both ends are on one machine UCX may be copying between their memories, by itself and not
+// for long; a worker that ends before would end the process (UCX asserts that nothing is queued).
+// What waits for the other side makes no progress, and ends with the worker.
+bool UcxLane::settle() {
+  if (!one_machine_) {
+    return true;
   }
+  const TimePoint end = now() + settle_;
+  while (under_way_ && ucx_.ucp_worker_progress(worker_) != 0) {
+    if (now() >= end) {
+      return !under_way_;
+    }
+  }
+  return true;
+}
+
+// UCX touches no memory for a worker that nobody lets progress, and needs all else of it.
+void UcxLane::abandon() {
+  const std::size_t count = ucx::abandon(context_, worker_);
+  log::warn("UCX: a lane did not end within {} ms and is left behind ({} of {})",
+            std::chrono::duration_cast<std::chrono::milliseconds>(settle_).count(), count,
+            kMaxAbandoned);
 }
 
 void UcxLane::close() {
   if (worker_ == nullptr) {
     return;
   }
-  settle();
+  const bool at_rest = settle();
   if (readable_) {
     readable_->release();  // and wakes whoever waits: it finds the worker gone
   }
-  // What has come and was not taken goes with it; dropped in due form it would be taken by the
-  // sender's account.
-  ucx_.ucp_worker_destroy(worker_);
+  if (at_rest) {
+    // What has come and was not taken goes with it; dropped in due form it would be taken by the
+    // sender's account.
+    ucx_.ucp_worker_destroy(worker_);
+  } else {
+    abandon();
+  }
   arrivals_.clear();
   taken_ = nullptr;
   worker_ = nullptr;

@@ -1,5 +1,6 @@
 // One UCX worker with one endpoint: everything of a lane ends with its worker, so an abort is the
-// worker's end, in whatever state it is. Private to baton/ucx/.
+// worker's end, in whatever state it is. (In the one state in which UCX would not survive that, the
+// worker is left alone for ever.) Private to baton/ucx/.
 #pragma once
 
 #include "baton/net/descriptor_event.h"
@@ -16,8 +17,10 @@ namespace baton::ucx {
 
 class UcxLane final : public net::Lane {
  public:
+  // Errors: kUnavailable, kIo. `settle`: as in UcxOptions.
   static Result<std::unique_ptr<net::Lane>> open(std::shared_ptr<const Context> context,
-                                                 const asio::any_io_executor& executor);
+                                                 const asio::any_io_executor& executor,
+                                                 Duration settle);
   ~UcxLane() override;
 
   [[nodiscard]] const std::string& address() const override { return address_; }
@@ -36,8 +39,11 @@ class UcxLane final : public net::Lane {
     void* descriptor = nullptr;  // UCX's, until it is taken or dropped
   };
 
-  UcxLane(std::shared_ptr<const Context> context, asio::any_io_executor executor)
-      : context_(std::move(context)), ucx_(context_->ucx), executor_(std::move(executor)) {}
+  UcxLane(std::shared_ptr<const Context> context, asio::any_io_executor executor, Duration settle)
+      : context_(std::move(context)),
+        ucx_(context_->ucx),
+        executor_(std::move(executor)),
+        settle_(settle) {}
   Status start();
   Status take_address();
 
@@ -61,16 +67,20 @@ class UcxLane final : public net::Lane {
   // Lets UCX work until `done`, `time` is over, or nothing works any more; asleep when it has
   // nothing to do.
   asio::awaitable<void> drive(bool (UcxLane::*done)() const, Duration time);
-  void settle();
+  // False: UCX would not survive the worker's end.
+  bool settle();
+  void abandon();
 
   const std::shared_ptr<const Context> context_;
   const Library& ucx_;
   const asio::any_io_executor executor_;
+  const Duration settle_;
   ucp_worker_h worker_ = nullptr;  // null: closed
   ucp_ep_h endpoint_ = nullptr;
   std::optional<net::DescriptorEvent> readable_;
-  std::string address_;    // our key, then our worker's address
+  std::string address_;    // our key, our machine, then our worker's address
   std::string their_key_;  // what our messages begin with
+  bool one_machine_ = true;
 
   // The one operation under way.
   bool under_way_ = false;

@@ -18,6 +18,7 @@ constexpr std::pair<const char*, const char*> kDefaults[] = {
     // What fails is said by us, with the peer's name. UCX warns of each request that an abort cut.
     {"UCX_LOG_LEVEL", "fatal"},
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
+    {"UCX_TCP_TX_SEG_SIZE", "64k"},  // what one write sends (fabric.cpp); UCX's own is 8k
 };
 
 template <class Function>
