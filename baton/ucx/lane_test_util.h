@@ -36,6 +36,9 @@ inline Bytes pattern(std::size_t bytes, std::uint32_t seed) {
   return data;
 }
 
+// Far above what anything here takes: only what hangs meets it, however busy the machine is.
+inline constexpr Duration kPatience = seconds(60);
+
 // For cut(): in one piece.
 inline constexpr std::size_t kWhole = std::size_t{1} << 40;
 
@@ -92,12 +95,11 @@ class End {
     return on_loop([&] { return lane_->connect(address); });
   }
   std::future<Status> send(Bytes header, std::vector<std::span<const std::byte>> payload,
-                           Duration deadline = seconds(10)) {
+                           Duration deadline = kPatience) {
     return start(lane_->send(std::move(header), std::move(payload), deadline));
   }
   std::future<Result<LaneMessage>> next() { return start(lane_->next()); }
-  std::future<Status> take(std::vector<std::span<std::byte>> into,
-                           Duration deadline = seconds(10)) {
+  std::future<Status> take(std::vector<std::span<std::byte>> into, Duration deadline = kPatience) {
     return start(lane_->take(std::move(into), deadline));
   }
   void drop() {

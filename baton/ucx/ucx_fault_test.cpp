@@ -93,7 +93,7 @@ TEST_P(Lanes, ADeadConnectionEndsTheLane) {
       calls_left = calls;
       failing_thread = (sender_fails ? from_ : to_)->thread();
       auto taken = to_->take(cut(std::span<std::byte>(room), piece));
-      (void)(sender_fails ? sent : taken).wait_for(seconds(5));
+      (void)(sender_fails ? sent : taken).wait_for(kPatience / 2);
       const bool none_failed = calls_left.load() >= 0;
       failing_thread = std::thread::id();
       if (none_failed) {  // shared memory without CMA
@@ -137,7 +137,7 @@ TEST(Fabric, WhatCannotEndInTimeIsLeftBehind) {
     calls_left = 1 << 20;
     failing_thread = to.thread();
     auto taken = to.take({room});
-    if (closed.get_future().wait_for(seconds(5)) != std::future_status::ready) {
+    if (closed.get_future().wait_for(kPatience / 2) != std::future_status::ready) {
       failing_thread = std::thread::id();
       on_copy = nullptr;
       GTEST_SKIP() << "this machine's UCX does not copy between processes";

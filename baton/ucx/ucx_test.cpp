@@ -94,9 +94,9 @@ TEST_P(Lanes, ClosedInMidTransferNothingMovesAnyMore) {
     ASSERT_TRUE(from_->connect(to_->address()).has_value());
     warm_up();
     std::fill(room.begin(), room.end(), std::byte{0});
-    auto sent = from_->send(header_of(1), {data}, seconds(2));
+    auto sent = from_->send(header_of(1), {data});
     ASSERT_TRUE(to_->next().get().has_value());
-    auto taken = to_->take({room}, seconds(2));
+    auto taken = to_->take({room});
     std::this_thread::sleep_for(std::chrono::microseconds(300 * (round / 2)));
     End& closes = round % 2 == 0 ? *to_ : *from_;
     closes.close();
