@@ -14,7 +14,7 @@ from harness.case import (COMPLETIONS, GREEDY, SEEDED, E2eCase, Settings, ask, a
 from harness.certificates import Authority
 from harness.metrics import expected_kv_bytes, scrape
 from harness.node import wait_until
-from test_chaos import kill_nodes
+from test_chaos import run_chaos
 from test_pool import cpu_ticks
 
 WAYS = ("shm,self", "tcp")
@@ -202,7 +202,7 @@ class UcxDeathTest(UcxCase):
             with self.subTest(way=way):
                 os.environ["UCX_TLS"] = way
                 self.addCleanup(os.environ.pop, "UCX_TLS", None)
-                code, numbers, output = kill_nodes("--kills", 3, "--seed", 17, "--bodies", 10, "--warm-s", 2,
-                                                   "--kv-transport", "ucx")
+                code, numbers, output = run_chaos("kill_nodes", "--kills", 3, "--seed", 17, "--bodies", 10,
+                                                  "--warm-s", 2, "--kv-transport", "ucx")
                 self.assertEqual(code, 0, output)
                 self.assertEqual({numbers[name] for name in ("lost", "different", "leaked")}, {"0"}, output)
