@@ -194,6 +194,35 @@ asio::awaitable<Status> TcpTransport::Impl::read_control_frame(std::shared_ptr<T
   co_return Status{};
 }
 
+// A Commit comes by a connection of its own. An Abort that its sender wrote to the other one since
+// would be heard after it by a node that slept, and the sequence run for nobody.
+asio::awaitable<Result<TransportEvent>> TcpTransport::Impl::next() {
+  while (true) {
+    auto event = co_await events_.next();
+    auto* commit = event ? std::get_if<CommitReceived>(&*event) : nullptr;
+    if (commit == nullptr || commit->in_order) {
+      co_return event;
+    }
+    commit->in_order = true;
+    co_await hear_control(commit->peer);
+    events_.push_now(*std::move(event));
+  }
+}
+
+asio::awaitable<void> TcpTransport::Impl::hear_control(NodeId from) {
+  // A turn lets the loop look at its sockets and run what is due. The last bytes of a frame become
+  // an event a few turns after they were read; a reader that has to wait is not waited for.
+  constexpr int kQuietTurns = 8;
+  constexpr int kMostTurns = 64;
+  for (int turn = 0, quiet = 0; turn < kMostTurns && quiet < kQuietTurns; ++turn, ++quiet) {
+    co_await asio::post(control_, asio::use_awaitable);
+    const auto peer = find(from);
+    if (peer && peer->stream->has_unread()) {
+      quiet = 0;
+    }
+  }
+}
+
 asio::awaitable<void> TcpTransport::Impl::write_control(std::shared_ptr<TcpPeer> peer) {
   constexpr std::size_t kFramesPerCall = 64;
   while (true) {
@@ -350,7 +379,7 @@ const TransportStats& TcpTransport::stats() const { return impl_->stats_; }
 void TcpTransport::set_bulk_sink(BulkSink* sink) { impl_->sink_ = sink; }
 
 asio::awaitable<Result<TransportEvent>> TcpTransport::next() {
-  co_return co_await impl_->events_.next();
+  co_return co_await impl_->next();
 }
 
 Status TcpTransport::send_control(const NodeId& to, const SequenceKey& key, wire::Control message) {

@@ -80,6 +80,7 @@ class TcpTransport::Impl {
   std::optional<NodeId> peer_at(const net::HostPort& address) const;
   Status send_control(const NodeId& to, const SequenceKey& key, const wire::Control& message);
   asio::awaitable<Result<BulkSent>> send_bulk(NodeId to, std::shared_ptr<BulkJob> job);
+  asio::awaitable<Result<TransportEvent>> next();
   void disconnect(const NodeId& peer, const Error& reason);
   void shutdown();
   asio::awaitable<void> stopped();
@@ -104,6 +105,8 @@ class TcpTransport::Impl {
   void lose(std::shared_ptr<TcpPeer> peer, const Error& reason);
   asio::awaitable<void> read_control(std::shared_ptr<TcpPeer> peer);
   asio::awaitable<Status> read_control_frame(std::shared_ptr<TcpPeer> peer);
+  // Until what lies in the peer's control socket has become events, or does not in a few turns.
+  asio::awaitable<void> hear_control(NodeId from);
   asio::awaitable<void> write_control(std::shared_ptr<TcpPeer> peer);
   // The way on which KV goes between that node and this one; null when none ever does.
   TransportStats::Way* way_to(const wire::pb::Hello& theirs);

@@ -133,6 +133,27 @@ TEST_F(Tcp, PeerStalledInsideAFrameMeetsTheDeadline) {
   EXPECT_EQ(d_->take<PeerDown>().reason.code, ErrorCode::kDeadlineExceeded);
 }
 
+// A node that slept finds a Commit on one connection, and an Abort sent after it on another.
+TEST_F(Tcp, AnAbortThatHasComeIsHeardBeforeItsCommit) {
+  make_d();
+  RawPeer control(address_);
+  control.greet(raw_hello_);
+  d_->take<PeerUp>();
+  RawPeer bulk(address_);
+  ASSERT_TRUE(bulk.greet(raw_hello_, true).accepted());
+  d_->sink.expect(key_of(1), 128);
+  bulk.send(blocks_frame(key_of(1), 0, 128).bytes);
+  d_->take<BlocksReceived>();
+
+  std::promise<void> awake;
+  asio::post(loop_.executor(), [&awake] { awake.get_future().wait(); });
+  bulk.send(*wire::encode_commit(key_of(1), test::sample_commit()));
+  std::this_thread::sleep_for(milliseconds(50));  // read by then, most times; if not, nothing is shown
+  control.send(*wire::encode_control(key_of(1), wire::Control(wire::pb::Abort{})));
+  awake.set_value();
+  EXPECT_TRUE((d_->in_order<ControlReceived, CommitReceived>()));
+}
+
 TEST_F(Tcp, CorruptTilesAreReportedAndTheConnectionLives) {
   make_d();
   RawPeer control(address_);

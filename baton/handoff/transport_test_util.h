@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -161,6 +162,20 @@ class TestNode {
     return number;
   }
 
+  // True when, of the events not yet taken, the first `Earlier` precedes the first `Later`. Waits for both.
+  template <class Earlier, class Later>
+  bool in_order() {
+    std::unique_lock lock(mutex_);
+    std::size_t earlier = 0;
+    std::size_t later = 0;
+    const bool both = changed_.wait_for(lock, std::chrono::seconds(20), [&] {
+      earlier = position<Earlier>();
+      later = position<Later>();
+      return std::max(earlier, later) < events_.size();
+    });
+    return both && earlier < later;
+  }
+
   Status control(const std::string& to, const SequenceKey& key, wire::Control message) {
     return on_loop([&] { return transport->send_control(NodeId{to}, key, std::move(message)); });
   }
@@ -187,6 +202,14 @@ class TestNode {
       events_.push_back(*std::move(event));
       changed_.notify_all();
     }
+  }
+  template <class Event>
+  std::size_t position() const {
+    std::size_t at = 0;
+    while (at < events_.size() && !std::holds_alternative<Event>(events_[at])) {
+      ++at;
+    }
+    return at;
   }
   asio::awaitable<int> end() {
     co_await transport->stopped();

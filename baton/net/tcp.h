@@ -67,6 +67,8 @@ class TcpStream {
 
   // False when the peer has closed or reset (a look, not a promise). Does not wait.
   [[nodiscard]] bool looks_alive();
+  // Whether bytes have come that no read has taken from the socket yet (a look). Does not wait.
+  [[nodiscard]] bool has_unread() const;
   // FIN after what was written.
   void shutdown_send();
   // The last words to a peer that is refused: shutdown_send, then what still comes is thrown away

@@ -197,6 +197,11 @@ bool TcpStream::looks_alive() {
   return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
 }
 
+bool TcpStream::has_unread() const {
+  boost::system::error_code error;
+  return state_->socket.is_open() && state_->socket.available(error) > 0 && !error;
+}
+
 void TcpStream::shutdown_send() {
   if (state_->tls && state_->socket.is_open()) {
     state_->tls->say_goodbye();

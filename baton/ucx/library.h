@@ -34,6 +34,7 @@
 namespace baton::ucx {
 
 struct Library {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration takes none
 #define BATON_UCX_MEMBER(name) decltype(&::name) name = nullptr
   BATON_UCX_FUNCTIONS(BATON_UCX_MEMBER);
 #undef BATON_UCX_MEMBER

@@ -261,22 +261,22 @@ TEST(tcp, serving_role_loop_parity_over_tls_with_a_token) {
 }
 
 // None where this build has no UCX.
-class by_ucx : public ::testing::TestWithParam<std::string> {
+class ByUcx : public ::testing::TestWithParam<std::string> {
  protected:
   Links links_{nullptr, fabric_of(GetParam())};
 };
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(by_ucx);
-INSTANTIATE_TEST_SUITE_P(ways, by_ucx, ::testing::ValuesIn(fabric_kinds()),
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ByUcx);
+INSTANTIATE_TEST_SUITE_P(ways, ByUcx, ::testing::ValuesIn(fabric_kinds()),
                          [](const auto& param) { return param.param; });
 
-TEST_P(by_ucx, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128, links_); }
+TEST_P(ByUcx, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128, links_); }
 
-TEST_P(by_ucx, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
+TEST_P(ByUcx, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
   expect_parity(32, 256, links_);
   expect_parity(128, 64, links_);
 }
 
-TEST_P(by_ucx, blocks_arrive_while_the_next_chunk_is_computed) { expect_streamed(links_); }
+TEST_P(ByUcx, blocks_arrive_while_the_next_chunk_is_computed) { expect_streamed(links_); }
 
 }  // namespace
 }  // namespace baton::testing
