@@ -378,9 +378,7 @@ const TransportStats& TcpTransport::stats() const { return impl_->stats_; }
 
 void TcpTransport::set_bulk_sink(BulkSink* sink) { impl_->sink_ = sink; }
 
-asio::awaitable<Result<TransportEvent>> TcpTransport::next() {
-  co_return co_await impl_->next();
-}
+asio::awaitable<Result<TransportEvent>> TcpTransport::next() { co_return co_await impl_->next(); }
 
 Status TcpTransport::send_control(const NodeId& to, const SequenceKey& key, wire::Control message) {
   return impl_->send_control(to, key, message);

@@ -148,7 +148,8 @@ TEST_F(Tcp, AnAbortThatHasComeIsHeardBeforeItsCommit) {
   std::promise<void> awake;
   asio::post(loop_.executor(), [&awake] { awake.get_future().wait(); });
   bulk.send(*wire::encode_commit(key_of(1), test::sample_commit()));
-  std::this_thread::sleep_for(milliseconds(50));  // read by then, most times; if not, nothing is shown
+  std::this_thread::sleep_for(
+      milliseconds(50));  // read by then, most times; if not, nothing is shown
   control.send(*wire::encode_control(key_of(1), wire::Control(wire::pb::Abort{})));
   awake.set_value();
   EXPECT_TRUE((d_->in_order<ControlReceived, CommitReceived>()));

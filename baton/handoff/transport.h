@@ -67,7 +67,8 @@ struct CommitReceived {
   NodeId peer;
   SequenceKey key;
   wire::pb::Commit commit;
-  bool in_order = false;  // the transport's: what its peer said before by another way has been heard
+  bool in_order =
+      false;  // the transport's: what its peer said before by another way has been heard
 };
 using TransportEvent = std::variant<PeerUp, PeerDown, PeerUnusable, PeerForgotten, ControlReceived,
                                     BlocksReceived, CommitReceived>;

@@ -162,7 +162,8 @@ class TestNode {
     return number;
   }
 
-  // True when, of the events not yet taken, the first `Earlier` precedes the first `Later`. Waits for both.
+  // True when, of the events not yet taken, the first `Earlier` precedes the first `Later`. Waits
+  // for both.
   template <class Earlier, class Later>
   bool in_order() {
     std::unique_lock lock(mutex_);
