@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace baton::property {
@@ -82,6 +83,12 @@ class Node {
   void post(message::EngineCommand command) {
     BATON_CHECK(engine_->post(std::move(command)), "the mailbox is full");
   }
+  // The decode node has room for it.
+  void grant(const SequenceKey& key) {
+    granted.insert(key);
+    post(message::Granted{key});
+    claim_every_other(key);
+  }
   bool turn() {
     const bool stepped = engine_->run_once();
     for (message::EngineEvent& event : events_.drain()) {
@@ -92,22 +99,32 @@ class Node {
 
   std::map<SequenceKey, Stream> streams;
   std::map<SequenceKey, message::LeasedBlocks> lent;  // of prefills that are under way or done
+  std::set<SequenceKey> granted;                      // of them
   std::map<SequenceKey, message::PrefillDone> prefilled;
   std::map<SequenceKey, message::Reserved> reserved;
   std::vector<SequenceKey> newly_reserved;
   std::vector<SequenceKey> sent_away;  // prefills that had to give their room to others
 
  private:
+  // As streaming does: from the grant on its blocks are sent, and cannot be taken back any more.
+  void claim_every_other(const SequenceKey& key) {
+    const auto blocks = lent.find(key);
+    if (key.request.low % 2 == 1 && blocks != lent.end() && !blocks->second.claim->claim()) {
+      lent.erase(blocks);  // too late: it is sent away
+    }
+  }
   void take(message::EngineEvent&& event) {
     if (auto* step = std::get_if<message::StepTokens>(&event)) {
       for (message::Token& token : step->tokens) {
         streams[token.key].tokens.push_back(std::move(token));
       }
     } else if (auto* progress = std::get_if<message::PrefillProgress>(&event)) {
-      // Every other one's grant is there already: its blocks cannot be taken back any more.
-      if (!progress->blocks.tables.empty() &&
-          (progress->key.request.low % 2 == 0 || progress->blocks.claim->claim())) {
-        lent[progress->key] = std::move(progress->blocks);
+      if (!progress->blocks.tables.empty()) {
+        const SequenceKey key = progress->key;
+        lent[key] = std::move(progress->blocks);
+        if (granted.contains(key)) {
+          claim_every_other(key);
+        }
       }
     } else if (auto* done = std::get_if<message::PrefillDone>(&event)) {
       prefilled.emplace(done->key, std::move(*done));
@@ -276,7 +293,7 @@ class Run {
     }
     const std::vector<SequenceKey> granted = std::exchange(nodes_[1]->newly_reserved, {});
     for (const SequenceKey& key : granted) {
-      nodes_[0]->post(message::Granted{key});
+      nodes_[0]->grant(key);
     }
     const std::vector<SequenceKey> again = std::exchange(nodes_[0]->sent_away, {});
     for (const SequenceKey& key : again) {
@@ -293,7 +310,7 @@ class Run {
       nodes_[0]->streams.erase(key);
       nodes_[0]->post(message::PrefillForHandoff{request->submit});
       if (nodes_[1]->reserved.contains(key)) {
-        nodes_[0]->post(message::Granted{key});
+        nodes_[0]->grant(key);
       }
       ++tally_.sent_away;
     }
