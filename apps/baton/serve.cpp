@@ -28,6 +28,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <future>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -60,7 +61,9 @@ void or_die(const Status& status) {
 std::size_t bodies_bytes(const ServeOptions& options, std::size_t largest_body) {
   constexpr std::size_t kBodies = 32;
   if (options.max_bodies.empty()) {
-    return kBodies * largest_body;
+    return largest_body > std::numeric_limits<std::size_t>::max() / kBodies
+               ? largest_body
+               : kBodies * largest_body;
   }
   const std::size_t bytes = or_die(parse_bytes(options.max_bodies, "--max-bodies"));
   if (bytes < largest_body) {

@@ -67,7 +67,9 @@ asio::awaitable<Status> BulkReader::read_greeting() {
   if (header->type != wire::FrameType::kLane) {
     co_return fail(ErrorCode::kProtocol, "a lane began without its address");
   }
-  co_return co_await frames_->discard(header->payload_bytes);
+  // Taken, not dropped: a way that cannot move bytes shows it here.
+  auto payload = co_await frames_->read_payload(*header);
+  co_return payload ? Status{} : fail(std::move(payload).error());
 }
 
 asio::awaitable<Status> BulkReader::read_frame() {

@@ -17,6 +17,56 @@ using test::pattern;
 using test::RawPeer;
 using test::TestNode;
 
+// A fabric that cannot fetch more than so many bytes at once: none, and nothing gets through; some,
+// and whatever is said first does.
+class FrailLane final : public net::Lane {
+ public:
+  FrailLane(std::unique_ptr<net::Lane> inner, std::uint64_t most)
+      : inner_(std::move(inner)), most_(most) {}
+  [[nodiscard]] const std::string& address() const override { return inner_->address(); }
+  Status connect(const std::string& address) override { return inner_->connect(address); }
+  asio::awaitable<Status> send(std::vector<std::byte> header,
+                               std::vector<std::span<const std::byte>> payload,
+                               Duration deadline) override {
+    return inner_->send(std::move(header), std::move(payload), deadline);
+  }
+  asio::awaitable<Result<net::LaneMessage>> next() override { return inner_->next(); }
+  asio::awaitable<Status> take(std::vector<std::span<std::byte>> into, Duration deadline) override {
+    std::uint64_t bytes = 0;
+    for (const auto& part : into) {
+      bytes += part.size();
+    }
+    if (bytes > most_) {
+      inner_->close();
+      co_return fail(ErrorCode::kPeerLost, "this way fetches nothing so large");
+    }
+    co_return co_await inner_->take(std::move(into), deadline);
+  }
+  void drop() override { inner_->drop(); }
+  void close() override { inner_->close(); }
+
+ private:
+  std::unique_ptr<net::Lane> inner_;
+  std::uint64_t most_;
+};
+
+class FrailFabric final : public net::Fabric {
+ public:
+  explicit FrailFabric(std::uint64_t most) : most_(most) {}
+  [[nodiscard]] const std::string& name() const override { return inner_->name(); }
+  Result<std::unique_ptr<net::Lane>> open_lane(const asio::any_io_executor& executor) override {
+    auto lane = inner_->open_lane(executor);
+    if (!lane) {
+      return lane;
+    }
+    return std::make_unique<FrailLane>(*std::move(lane), most_);
+  }
+
+ private:
+  std::shared_ptr<net::Fabric> inner_ = testing::fabric_of("ucx_tcp");
+  std::uint64_t most_;
+};
+
 class LaneTest : public test::TcpFixture {
  protected:
   void SetUp() override {
@@ -142,6 +192,31 @@ TEST_F(LaneTest, NonsenseInsteadOfALane) {
   EXPECT_TRUE(d_->take<BlocksReceived>().status.has_value());
   EXPECT_TRUE(d_->sink.bytes(key_of(2)) == frame.tiles);
   EXPECT_EQ(d_->count<PeerDown>(), 0U);
+}
+
+TEST_F(LaneTest, AWayThatFetchesNothingIsNotUsed) {
+  options_.fabric = std::make_shared<FrailFabric>(0);
+  auto d = node(test::hello("d1", NodeRole::kDecode));
+  auto p = node_with("ucx_tcp", "p1", NodeRole::kPrefill, {address(d.get())});
+  p->take<PeerUp>();
+  d->take<PeerUp>();
+  ASSERT_TRUE(ship(p.get(), d.get(), 1).has_value());
+  EXPECT_EQ(stats(p.get()).tcp.bytes_sent, 300'000U);
+  EXPECT_EQ(stats(p.get()).lanes_failed, 1U);
+}
+
+TEST_F(LaneTest, ALaneThatBreaksAtItsFirstFrameIsLeft) {
+  options_.fabric = std::make_shared<FrailFabric>(1000);  // greetings
+  auto d = node(test::hello("d1", NodeRole::kDecode));
+  auto p = node_with("ucx_tcp", "p1", NodeRole::kPrefill, {address(d.get())});
+  p->take<PeerUp>();
+  d->take<PeerUp>();
+  d->sink.expect(key_of(1), 300'000);
+  EXPECT_FALSE(p->blocks("d1", key_of(1), 1, pattern(300'000, 1)).has_value());
+  EXPECT_FALSE(d->take<BlocksReceived>().status.has_value());
+  ASSERT_TRUE(ship(p.get(), d.get(), 2).has_value());
+  EXPECT_EQ(stats(p.get()).tcp.bytes_sent, 300'000U);
+  EXPECT_EQ(d->count<PeerDown>(), 0U);
 }
 
 // The peer lives and takes nothing from the lane: the frame fails at its deadline, the next goes by

@@ -154,6 +154,7 @@ asio::awaitable<Status> BulkSender::try_open() {
     co_return fail(std::move(greeted).error());
   }
   connection_ = connection;
+  lane_works_ = false;
   if (!*greeted) {
     co_return Status{};
   }
@@ -249,11 +250,12 @@ asio::awaitable<Result<BulkSent>> BulkSender::write(std::shared_ptr<BulkJob> job
       by_lane ? write_to_lane(job, std::move(head)) : write_to_stream(job, std::move(head));
   auto status = co_await std::move(written);
   if (!status) {
-    if (by_lane && status.error().code == ErrorCode::kDeadlineExceeded) {
+    if (by_lane && (status.error().code == ErrorCode::kDeadlineExceeded || !lane_works_)) {
       give_up_lane(status.error());  // of no use, though the peer is there
     }
     co_return fail(std::move(status).error());
   }
+  lane_works_ = by_lane;
   (by_lane ? stats_->fabric : stats_->tcp).bytes_sent += sent.payload_bytes;
   co_return sent;
 }

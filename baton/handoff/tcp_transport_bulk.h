@@ -75,6 +75,7 @@ class BulkSender : public std::enable_shared_from_this<BulkSender> {
   net::AsyncQueue<std::shared_ptr<BulkJob>> jobs_;
   std::atomic<std::uint64_t> queued_bytes_{0};
   std::shared_ptr<BulkConnection> connection_;
+  bool lane_works_ = false;   // a frame has gone by the lane of connection_
   bool lane_failed_ = false;  // then by TCP, until the peer connects anew
   net::TaskGroup* group_ = nullptr;
   net::TaskId task_;

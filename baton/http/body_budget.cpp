@@ -1,23 +1,23 @@
 #include "baton/http/body_budget.h"
 
-#include <utility>
-
 namespace baton::http {
 
-void BodyBudget::Room::shrink_to(std::size_t bytes) {
-  if (bytes < bytes_) {
-    budget_->taken_ -= bytes_ - std::exchange(bytes_, bytes);
+bool BodyBudget::Room::hold(std::size_t bytes) {
+  std::atomic<std::size_t>& all = budget_->taken_;
+  if (bytes <= bytes_) {
+    all -= bytes_ - bytes;
+    bytes_ = bytes;
+    return true;
   }
-}
-
-std::shared_ptr<BodyBudget::Room> BodyBudget::take(std::size_t bytes) {
-  std::size_t taken = taken_.load();
+  const std::size_t more = bytes - bytes_;
+  std::size_t taken = all.load();
   do {
-    if (bytes > limit_ - taken) {
-      return nullptr;
+    if (more > budget_->limit_ - taken) {
+      return false;
     }
-  } while (!taken_.compare_exchange_weak(taken, taken + bytes));
-  return std::make_shared<Room>(shared_from_this(), bytes);
+  } while (!all.compare_exchange_weak(taken, taken + more));
+  bytes_ = bytes;
+  return true;
 }
 
 }  // namespace baton::http

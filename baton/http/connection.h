@@ -69,7 +69,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   // Into request->body. False: the client was told why not, or has gone.
   asio::awaitable<bool> read_body(Parser& parser, HttpRequest* request);
   asio::awaitable<bool> readable_body(const Parser& parser);
-  asio::awaitable<std::shared_ptr<BodyBudget::Room>> take_room(const Parser& parser);
+  asio::awaitable<bool> receive_body(Parser& parser, HttpRequest* request);
+  [[nodiscard]] std::size_t largest_body(const Parser& parser) const;
   asio::awaitable<void> run_handler(HttpRequest request);
   asio::awaitable<void> refuse(HttpResponse response);
   asio::awaitable<void> linger();

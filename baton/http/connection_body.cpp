@@ -33,29 +33,11 @@ asio::awaitable<bool> Connection::readable_body(const Parser& parser) {
   co_return true;
 }
 
-// A room for the body, for whose end the client's word is taken, or the worst case.
-asio::awaitable<std::shared_ptr<BodyBudget::Room>> Connection::take_room(const Parser& parser) {
-  const std::size_t limit = owner_->options().max_body_bytes;
-  const auto length = parser.content_length();
-  if (length && *length > limit) {
-    Error why{ErrorCode::kPayloadTooLarge,
-              "the request's body has " + std::to_string(*length) + " bytes, the limit is " +
-                  std::to_string(limit),
-              {},
-              0};
-    co_await refuse(owner_->error_page(why));
-    co_return nullptr;
-  }
-  auto room = owner_->bodies().take(length ? static_cast<std::size_t>(*length) : limit);
-  if (!room) {
-    Error why{ErrorCode::kOverloaded,
-              "the bodies of requests under way take the " +
-                  std::to_string(owner_->bodies().limit()) + " bytes they may; try again",
-              {},
-              1'000};
-    co_await refuse(owner_->error_page(why));
-  }
-  co_return room;
+// Bodies are what POST has. Elsewhere they are only read past.
+std::size_t Connection::largest_body(const Parser& parser) const {
+  constexpr std::size_t kUnwanted = 64 * 1024;
+  const std::size_t most = owner_->options().max_body_bytes;
+  return parser.get().method() == beast::http::verb::post ? most : std::min(most, kUnwanted);
 }
 
 asio::awaitable<bool> Connection::read_body(Parser& parser, HttpRequest* request) {
@@ -65,12 +47,18 @@ asio::awaitable<bool> Connection::read_body(Parser& parser, HttpRequest* request
   if (parser.is_done()) {
     co_return true;  // it has none
   }
-  const auto room = co_await take_room(parser);
-  if (!room) {
+  const std::size_t limit = largest_body(parser);
+  const auto length = parser.content_length();
+  if (length && *length > limit) {
+    Error why{ErrorCode::kPayloadTooLarge,
+              "the request's body has " + std::to_string(*length) + " bytes, the limit is " +
+                  std::to_string(limit),
+              {},
+              0};
+    co_await refuse(owner_->error_page(why));
     co_return false;
   }
-  const ServerOptions& options = owner_->options();
-  parser.body_limit(options.max_body_bytes);
+  parser.body_limit(limit);
   const auto expect = parser.get().find(beast::http::field::expect);
   if (expect != parser.get().end() && chunked_ && input_.size() == 0 &&
       beast::iequals(expect->value(), "100-continue")) {
@@ -79,19 +67,41 @@ asio::awaitable<bool> Connection::read_body(Parser& parser, HttpRequest* request
       co_return false;
     }
   }
-  stream_.tcp().expires_after(options.body_deadline);
-  auto [error, bytes] = co_await beast::http::async_read(stream_, input_, parser, kTuple);
-  (void)bytes;
-  if (!error) {
-    request->body = std::move(parser.get().body());
-    request->body_room = room;
-    room->shrink_to(request->body.size());
-    co_return true;
+  co_return co_await receive_body(parser, request);
+}
+
+// Room is taken for what has come, not for what was announced: words cost nothing.
+asio::awaitable<bool> Connection::receive_body(Parser& parser, HttpRequest* request) {
+  const auto room = owner_->bodies().room();
+  const bool announced =
+      parser.content_length().has_value();  // then its memory is touched as it comes
+  parser.eager(true);
+  stream_.tcp().expires_after(owner_->options().body_deadline);
+  while (!parser.is_done()) {
+    auto [error, bytes] = co_await beast::http::async_read_some(stream_, input_, parser, kTuple);
+    (void)bytes;
+    if (error) {
+      if (!is_disconnect(error) && error != beast::error::timeout) {
+        co_await refuse(owner_->error_page(read_error(error)));
+      }
+      co_return false;
+    }
+    const std::string& body = parser.get().body();
+    if (!room->hold(announced ? body.size() : body.capacity())) {
+      Error why{ErrorCode::kOverloaded,
+                "the bodies of requests that are being read or wait to be take too much of the " +
+                    std::to_string(owner_->bodies().limit()) + " bytes for all; try again",
+                {},
+                1'000};
+      co_await refuse(owner_->error_page(why));
+      co_return false;
+    }
   }
-  if (!is_disconnect(error) && error != beast::error::timeout) {
-    co_await refuse(owner_->error_page(read_error(error)));
-  }
-  co_return false;
+  request->body = std::move(parser.get().body());
+  request->body.shrink_to_fit();
+  request->body_room = room;
+  room->hold(request->body.size());
+  co_return true;
 }
 
 }  // namespace baton::http

@@ -1,6 +1,7 @@
 // The HTTP server over real loopback sockets: limits, deadlines, pipelining, streams, departures.
 #include "baton/http/server.h"
 
+#include "baton/http/body_budget.h"
 #include "baton/http/routes.h"
 #include "baton/net/asio.h"
 #include "baton/net/async_event.h"
@@ -11,6 +12,7 @@
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/use_future.hpp>
 #include <boost/asio/write.hpp>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -355,23 +357,61 @@ TEST_F(ServerTest, BodiesAreBoundedInSum) {
     return client.until("\r\n").substr(0, 12);
   };
   const std::string head = "POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
+  const auto chunked = [](std::size_t bytes) {
+    return "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
+           fmt::format("{:x}\r\n", bytes) + std::string(bytes, 'a') + "\r\n0\r\n\r\n";
+  };
   {
     Client whole(server_->port());
     whole.send(head + std::string(1000, 'a'));
     ASSERT_TRUE(soon(waiter_.started));
-    Client announced(server_->port());  // counts from its head on
-    announced.send(head);
-    ASSERT_TRUE(taken(2000));
-    EXPECT_EQ(status(post("/echo", std::string(500, 'a'))), "HTTP/1.1 200");
-    EXPECT_EQ(status(post("/echo", std::string(501, 'a'))), "HTTP/1.1 503");
-    EXPECT_EQ(status("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-                     "3\r\nabc\r\n0\r\n\r\n"),
-              "HTTP/1.1 503");  // where it ends is not known
+    Client announced(server_->port());
+    announced.send(head);  // words
+    Client partly(server_->port());
+    partly.send(head + std::string(999, 'a'));
+    ASSERT_TRUE(taken(1999));
+    EXPECT_EQ(status(post("/echo", std::string(501, 'a'))), "HTTP/1.1 200");
+    EXPECT_EQ(status(post("/echo", std::string(502, 'a'))), "HTTP/1.1 503");
+    EXPECT_EQ(status(chunked(502)), "HTTP/1.1 503");
+    EXPECT_EQ(status(chunked(200)), "HTTP/1.1 200");
     EXPECT_EQ(status(get("/echo")), "HTTP/1.1 200");
   }
   ASSERT_TRUE(taken(0));
-  EXPECT_EQ(status(post("/echo", std::string(1000, 'a'))), "HTTP/1.1 200");
+  for (int again = 0; again < 4; ++again) {
+    EXPECT_EQ(status(post("/echo", std::string(1000, 'a'))), "HTTP/1.1 200");
+    EXPECT_EQ(status(chunked(1000)), "HTTP/1.1 200");
+  }
   ASSERT_TRUE(taken(0));
+}
+
+// Whoever may ask for a page without a key cannot leave much there.
+TEST_F(ServerTest, OnlyPostHasLargeBodies) {
+  serve();
+  const auto first_line = [this](const std::string& method, std::size_t bytes) {
+    Client client(server_->port());
+    client.send(method + " /echo HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(bytes) +
+                "\r\n\r\n" + std::string(bytes, 'a'));
+    return client.until("\r\n").substr(0, 12);
+  };
+  EXPECT_EQ(first_line("GET", 64 * 1024), "HTTP/1.1 200");
+  EXPECT_EQ(first_line("GET", 64 * 1024 + 1), "HTTP/1.1 413");
+  EXPECT_EQ(first_line("POST", 64 * 1024 + 1), "HTTP/1.1 200");
+}
+
+TEST(BodyBudget, HoldsAndGivesBack) {
+  const auto budget = std::make_shared<BodyBudget>(100);
+  {
+    const auto one = budget->room();
+    const auto two = budget->room();
+    EXPECT_TRUE(one->hold(60));
+    EXPECT_FALSE(two->hold(41));
+    EXPECT_TRUE(two->hold(40));
+    EXPECT_FALSE(one->hold(61));
+    EXPECT_TRUE(one->hold(10));
+    EXPECT_EQ(budget->taken(), 50U);
+    EXPECT_TRUE(two->hold(90));
+  }
+  EXPECT_EQ(budget->taken(), 0U);
 }
 
 TEST_F(ServerTest, MalformedRequestsAreRefused) {

@@ -70,7 +70,12 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   const std::optional<Pick> pick = policy_.pick(nodes_, wish);
   if (!pick) {
     sequence.state = Sequence::State::kWaiting;
-    sequence.nobody_since = sequence.nobody_since.value_or(now);
+    if (!sequence.nobody_since) {
+      sequence.nobody_since = now;
+      if (sequence.last_error.code == ErrorCode::kOverloaded) {  // who was full has gone
+        sequence.last_error = {ErrorCode::kUnavailable, "no node is left", {}, kRetryAfterMs};
+      }
+    }
     sequence.backoff = std::clamp(sequence.backoff * 2, options_.retry_backoff, kMaxBackoff);
     sequence.retry_at = now + sequence.backoff;
     note(sequence, EventKind::kWaiting, {});

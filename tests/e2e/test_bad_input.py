@@ -1,4 +1,6 @@
 """What a user or operator gets wrong: one clear error each, and nothing lost."""
+import http.client
+import json
 import pathlib
 import socket
 import threading
@@ -208,22 +210,30 @@ class LimitsTest(E2eCase):
         self.assertEqual(client.get("/v1/models").json()["data"][0]["id"], "other-name")
 
     def test_bodies_are_bounded_in_sum(self):
-        """A body counts from its announcement until it has been read for its tokens; who finds no room may come
-        again at once when it is given back."""
+        """A body counts for what has come of it, until it has been read for its tokens; who finds no room may
+        come again at once when it is given back. Also bodies of unknown length give it back."""
         node = self.limited("--max-bodies", "100K").front
         head = (f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
                 f"Content-Length: {64 * 1024}\r\n\r\n")
         client = node.client(key=KEY)
         large = {"prompt": "x" * 40_000, "max_tokens": 1}
         with socket.create_connection(node.http.rsplit(":", 1), timeout=10) as slow:
-            slow.sendall(head.encode())
-            wait_until(lambda: scrape(node, KEY).sum("baton_http_body_bytes") == 64 * 1024, patient(10), "announced")
+            slow.sendall(head.encode() + b"x" * 65_000)
+            wait_until(lambda: scrape(node, KEY).sum("baton_http_body_bytes") == 65_000, patient(10), "it came")
             refused = client.post(COMPLETIONS, large)
             self.assert_error(refused, 429)
             self.assertEqual(refused.headers.get("retry-after"), "1")
             self.assertEqual(client.post(COMPLETIONS, completion([1, 2, 3], max_tokens=1)).status, 200)
         wait_until(lambda: scrape(node, KEY).sum("baton_http_body_bytes") == 0, patient(10), "given back")
         self.assertNotEqual(client.post(COMPLETIONS, large).status, 429)
+        body = json.dumps(completion([1, 2, 3], max_tokens=1))
+        for _ in range(4):
+            connection = http.client.HTTPConnection(*node.http.rsplit(":", 1), timeout=patient(10))
+            connection.request("POST", COMPLETIONS, iter([body[:9].encode(), body[9:].encode()]),
+                               {"Authorization": f"Bearer {KEY}"}, encode_chunked=True)
+            self.assertEqual(connection.getresponse().status, 200)
+            connection.close()
+        self.assertEqual(scrape(node, KEY).sum("baton_http_body_bytes"), 0)
 
     def test_overload(self):
         """One runs, one waits, the rest get 429 with Retry-After, and those two end well."""
