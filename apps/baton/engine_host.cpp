@@ -2,7 +2,9 @@
 
 #include "baton/backend/cpu/cpu_backend.h"
 #include "baton/base/log.h"
+#include "baton/tensor/buffer.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,7 +61,11 @@ backend::CpuBackendOptions backend_options(const ServeOptions& options) {
 }  // namespace
 
 EngineHost::EngineHost(const ServeOptions& options, const Clock& clock)
-    : clock_(clock), stall_(std::chrono::milliseconds(options.stall_ms)), events_(kEventCapacity) {
+    : clock_(clock),
+      stall_(std::chrono::milliseconds(options.stall_ms)),
+      touch_(options.kv_touch == "on" ||
+             (options.kv_touch == "auto" && options.role != message::NodeRole::kSingle)),
+      events_(kEventCapacity) {
   ProgressBar bar;
   auto made = backend::make_cpu_backend(
       backend_options(options),
@@ -85,6 +91,9 @@ EngineHost::EngineHost(const ServeOptions& options, const Clock& clock)
 EngineHost::~EngineHost() { stop(); }
 
 void EngineHost::start() {
+  if (touch_) {
+    touch_pool();
+  }
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "baton-engine");
     scheduler_->run();
@@ -92,7 +101,32 @@ void EngineHost::start() {
   });
 }
 
+void EngineHost::touch_pool() {
+  std::vector<std::span<std::byte>> blocks;
+  const std::vector<std::uint32_t>& group_blocks = backend_->info().group_blocks;
+  for (std::size_t group = 0; group < group_blocks.size(); ++group) {
+    for (std::uint32_t block = 0; block < group_blocks[group]; ++block) {
+      blocks.push_back(backend_->block_bytes(group, kv::BlockId{block}));
+    }
+  }
+  toucher_ = std::thread([this, blocks = std::move(blocks)] {
+    pthread_setname_np(pthread_self(), "baton-touch");
+    // Linux: of this thread alone. Whatever else there is to do comes first.
+    static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19));
+    for (const std::span<std::byte> block : blocks) {
+      if (stopping_) {
+        return;
+      }
+      tensor::take_pages(block);
+    }
+  });
+}
+
 void EngineHost::stop() {
+  stopping_ = true;
+  if (toucher_.joinable()) {
+    toucher_.join();
+  }
   if (!thread_.joinable()) {
     return;
   }

@@ -7,6 +7,7 @@
 #include "baton/handoff/coordinator.h"
 
 #include "apps/baton/options.h"
+#include <atomic>
 #include <future>
 #include <memory>
 #include <thread>
@@ -40,13 +41,19 @@ class EngineHost {
   [[nodiscard]] handoff::EngineLink link();
 
  private:
+  // Pages of the pool, from the system, while nobody waits for them.
+  void touch_pool();
+
   const Clock& clock_;
   const Duration stall_;
+  const bool touch_;
   engine::EventQueue events_;
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<engine::BatchScheduler> scheduler_;
   engine::BlockGeometry geometry_;
   std::thread thread_;
+  std::thread toucher_;
+  std::atomic<bool> stopping_ = false;
   std::promise<void> ended_;  // by the thread's last act
 };
 

@@ -94,6 +94,11 @@ void add_engine_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--kv-dtype,--kv-cache-dtype", options.kv_dtype, "bf16, f16, f32 or q8_0");
   flag(app, "--block-tokens,--block-size", options.block_tokens, "tokens of a KV block")
       ->check(CLI::IsMember({32, 64, 128, 256}));
+  flag(app, "--kv-touch", options.kv_touch,
+       "take the KV pool's memory from the system at start instead of when it is first used: on, "
+       "off, or auto "
+       "(on for prefill and decode nodes)")
+      ->check(CLI::IsMember({"auto", "on", "off"}));
   flag(app, "--prefix-cache", options.prefix_cache,
        "on: prompts share KV that was computed for another of the same key and cache_salt")
       ->check(CLI::IsMember({"on", "off"}));

@@ -58,6 +58,7 @@ struct ServeOptions {
   std::string kv_dtype = "bf16";
   int block_tokens = 128;
   std::string prefix_cache = "on";
+  std::string kv_touch = "auto";
   std::string cpu_mask;  // hex; empty: every CPU that the process may use
   std::string isa = "auto";
   std::string failpoints;

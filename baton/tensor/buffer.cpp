@@ -57,6 +57,17 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() { release(); }
 
+void take_pages(std::span<std::byte> bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPageBytes * kPageBytes;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size());
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the page that holds the first byte
+  static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE));
+#else
+  static_cast<void>(bytes);
+#endif
+}
+
 void Buffer::release() {
   if (data_ != nullptr) {
     ::munmap(data_, mapped_bytes_);

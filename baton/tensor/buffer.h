@@ -48,4 +48,9 @@ class Buffer {
   std::size_t mapped_bytes_ = 0;  // 0: data_ is null
 };
 
+// Takes the pages of `bytes` from the system now, so that who writes there first does not wait for
+// them. Contents stay. Best effort: a kernel before Linux 5.14 does nothing. Thread: any, beside
+// readers and writers.
+void take_pages(std::span<std::byte> bytes);
+
 }  // namespace baton::tensor

@@ -68,7 +68,7 @@ def split_flags(options) -> dict:
     prefill, decode = options.masks.split(",")
     return {"prefill_flags": ["-t", 1, "--cpu-mask", prefill],
             "decode_flags": ["-t", 1, "--cpu-mask", decode],
-            "flags": ["--kv-memory", options.kv_memory]}
+            "flags": ["--kv-memory", options.kv_memory, "--kv-touch", "auto"]}
 
 
 def busy_share(seconds: float) -> float:
