@@ -56,6 +56,28 @@ class SmallPoolTest(E2eCase):
             self.assertEqual((answer.finish, len(answer.tokens)), ("length", 20))
             self.wait_idle(nodes)
 
+    def test_who_takes_the_pool_at_start(self):
+        """--kv-touch auto: nodes of a cluster do, a single node does when it is told to; answers are the same."""
+        pool_mb = 512
+
+        def resident_mb(node):
+            with open(f"/proc/{node.process.pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+        flags = ["--kv-memory", f"{pool_mb}M", "-t", 1, "--kv-touch"]
+        common = (Settings.binary, Settings.model, Settings.logs)
+        body = completion(token_prompt(300, seed=4), max_tokens=4, **GREEDY)
+        for nodes, touched in ((Single(*common, name="untouched", flags=[*flags, "auto"]), False),
+                               (Single(*common, name="touched", flags=[*flags, "on"]), True),
+                               (Cluster(*common, name="touched-pair", flags=[*flags, "auto"]), True)):
+            nodes = self.start_own(nodes)
+            for node in nodes.engines:
+                if touched:
+                    wait_until(lambda node=node: resident_mb(node) > pool_mb, patient(30), f"{node.name} has its pool")
+                else:
+                    self.assertLess(resident_mb(node), pool_mb)
+            self.assert_same(ask(nodes, body), body)
+
     def test_ready_says_when_no_block_becomes_free(self):
         """One stream has the whole pool for longer than half of the queue deadline."""
         nodes = self.start_own(Single(Settings.binary, Settings.model, Settings.logs, name="full",
