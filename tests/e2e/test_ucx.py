@@ -20,6 +20,9 @@ from test_pool import cpu_ticks
 WAYS = ("shm,self", "tcp")
 UCX = ["--kv-transport", "ucx"]
 SMALL = ["-t", 1]
+BULK_CONNECTIONS = 2  # --bulk-connections
+DESCRIPTORS_OF_A_LANE = 12  # on each side
+SEGMENTS_OF_A_LANE = 3  # of shared memory, on each side
 
 
 def moved(node, direction, transport):
@@ -187,11 +190,16 @@ class UcxDeathTest(UcxCase):
         for node in left:
             wait_until(lambda node=node: busy(scrape(node)) == (0, 0, 0), patient(15), f"{node.name} is idle")
             self.assertEqual(scrape(node).sum("baton_bugs_total"), 0, node.log()[-2000:])
-            # One lane to each node that is left may have been opened since; those to the dead are gone.
+            # Lanes may have been opened since, of each pair that is left as many as it may have; none to the dead.
             fds, segments = before[node.name]
-            wait_until(lambda node=node, fds=fds: descriptors(node) <= fds + 12, patient(5),
-                       f"{node.name}: {descriptors(node)} descriptors, {fds} before")
-            self.assertLessEqual(shared_memory(node), segments + 4, node.name)
+            others = nodes.prefill if node in nodes.decode else nodes.decode
+            lanes = BULK_CONNECTIONS * sum(peer in left for peer in others)
+            most_fds = fds + DESCRIPTORS_OF_A_LANE * max(1, lanes - len(others))
+            most = max(segments, SEGMENTS_OF_A_LANE * lanes)
+            wait_until(lambda node=node, most=most_fds: descriptors(node) <= most, patient(5),
+                       f"{node.name}: {descriptors(node)} descriptors, {fds} before, {most_fds} at most")
+            wait_until(lambda node=node, most=most: shared_memory(node) <= most, patient(5),
+                       f"{node.name}: {shared_memory(node)} segments, {segments} before, {most} at most")
         small = completion(token_prompt(100, seed=1731), max_tokens=4, **GREEDY)
         self.check(nodes, small)
         self.assertEqual(set(os.listdir("/dev/shm")) - segments_before, set())
