@@ -9,13 +9,13 @@
 #include <fmt/format.h>
 
 #include "bench/allocate.h"
+#include "bench/thread_clock.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <random>
 #include <span>
 #include <string_view>
@@ -27,13 +27,7 @@ namespace {
 using namespace baton;           // NOLINT(google-build-using-namespace): a program, not a header
 using namespace baton::kernels;  // NOLINT(google-build-using-namespace)
 using bench::allocate;
-
-// Of this thread: what neighbours take from it on a busy machine does not count.
-double cpu_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+using bench::thread_cpu_s;
 
 struct Shape {
   DType dtype;
@@ -51,12 +45,12 @@ constexpr std::size_t kStreamBytes = std::size_t{96} << 20U;
 template <class Body>
 double best_seconds(double budget_s, Body&& body) {
   double best = 1e30;
-  const double begin = cpu_seconds();
+  const double begin = thread_cpu_s();
   do {
-    const double start = cpu_seconds();
+    const double start = thread_cpu_s();
     body();
-    best = std::min(best, cpu_seconds() - start);
-  } while (cpu_seconds() - begin < budget_s);
+    best = std::min(best, thread_cpu_s() - start);
+  } while (thread_cpu_s() - begin < budget_s);
   return best;
 }
 

@@ -10,26 +10,21 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include "bench/thread_clock.h"
 #include "tests/support/certificates.h"
 #include <array>
 #include <cstdlib>
-#include <ctime>
 #include <future>
 #include <string>
 
 namespace {
 
 using namespace baton;  // NOLINT(google-build-using-namespace): a program of its own
+using bench::thread_cpu_s;
 using std::chrono::seconds;
 
 constexpr std::size_t kFrameBytes = std::size_t{4} << 20;  // as handoffs send
 constexpr std::size_t kReadBytes = std::size_t{256} << 10;
-
-double thread_cpu_s() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 struct Cost {
   double cpu_s = 0;

@@ -16,8 +16,8 @@ std::shared_ptr<net::Fabric> load_fabric(const ServeOptions& options, const Guar
     if (demanded) {
       throw StartupError(
           "--kv-transport ucx: UCX does not encrypt, and with --node-tls-cert all that nodes send "
-          "is "
-          "meant to be; use --kv-transport tcp (or auto), or --cluster-token-file instead of TLS "
+          "is meant to be; use --kv-transport tcp (or auto), or --cluster-token-file instead of "
+          "TLS "
           "where the network is trusted");
     }
     log::info("KV goes over TCP: node connections use TLS, and UCX does not encrypt");

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/on_loop.h"
+#include "tests/support/pieces.h"
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -48,17 +50,7 @@ inline std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed) {
   return data;
 }
 
-// Cuts memory into pieces of odd sizes, empty ones included.
-template <class Byte>
-std::vector<std::span<Byte>> pieces(std::span<Byte> whole, std::size_t step) {
-  std::vector<std::span<Byte>> cut;
-  for (std::size_t i = 0; !whole.empty(); ++i) {
-    const std::size_t bytes = std::min(whole.size(), i % 7 == 3 ? 0 : step + i % 5);
-    cut.push_back(whole.first(bytes));
-    whole = whole.subspan(bytes);
-  }
-  return cut;
-}
+using testing::pieces;
 
 // Grants every key in `expected` its bytes, refuses others.
 class TestSink final : public BulkSink {
@@ -115,10 +107,7 @@ class TestNode {
 
   template <class Function>
   std::invoke_result_t<Function> on_loop(Function function) {
-    std::packaged_task<std::invoke_result_t<Function>()> task(std::move(function));
-    auto result = task.get_future();
-    asio::post(loop_->executor(), [&task] { task(); });
-    return result.get();
+    return testing::on_loop(*loop_, std::move(function));
   }
   // Runs a coroutine on the loop and waits for its result.
   template <class T>

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/on_loop.h"
 #include <future>
 #include <thread>
 
@@ -172,10 +173,7 @@ class Etcd : public ::testing::Test {
 
   template <class Function>
   std::invoke_result_t<Function> on_loop(Function function) {
-    std::packaged_task<std::invoke_result_t<Function>()> task(std::move(function));
-    auto result = task.get_future();
-    asio::post(loop_.executor(), [&task] { task(); });
-    return result.get();
+    return testing::on_loop(loop_, std::move(function));
   }
   // Polls on the loop; false after 20 s.
   template <class Condition>

@@ -8,6 +8,8 @@
 #include <boost/asio/use_future.hpp>
 #include <gtest/gtest.h>
 
+#include "tests/support/on_loop.h"
+#include "tests/support/pieces.h"
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -39,20 +41,9 @@ inline Bytes pattern(std::size_t bytes, std::uint32_t seed) {
 // Far above what anything here takes: only what hangs meets it, however busy the machine is.
 inline constexpr Duration kPatience = seconds(60);
 
-// For cut(): in one piece.
+// For pieces(): one.
 inline constexpr std::size_t kWhole = std::size_t{1} << 40;
-
-// Pieces of odd sizes, empty ones among them.
-template <class Byte>
-std::vector<std::span<Byte>> cut(std::span<Byte> whole, std::size_t step) {
-  std::vector<std::span<Byte>> parts;
-  for (std::size_t i = 0; !whole.empty(); ++i) {
-    const std::size_t bytes = std::min(whole.size(), i % 7 == 3 ? 0 : step + i % 5);
-    parts.push_back(whole.first(bytes));
-    whole = whole.subspan(bytes);
-  }
-  return parts;
-}
+using testing::pieces;
 
 inline Bytes header_of(std::size_t number) {
   return pattern(96, static_cast<std::uint32_t>(number));
@@ -81,10 +72,7 @@ class End {
 
   template <class Function>
   std::invoke_result_t<Function> on_loop(Function function) {
-    std::packaged_task<std::invoke_result_t<Function>()> task(std::move(function));
-    auto result = task.get_future();
-    asio::post(loop_.executor(), [&task] { task(); });
-    return result.get();
+    return testing::on_loop(loop_, std::move(function));
   }
   template <class T>
   std::future<T> start(asio::awaitable<T> work) {
@@ -151,13 +139,13 @@ class Lanes : public ::testing::TestWithParam<std::pair<const char*, const char*
   // Sent as a whole or in pieces, taken as a whole or in pieces.
   void transfer(std::size_t bytes, std::size_t piece_sent, std::size_t piece_taken) {
     const Bytes data = pattern(bytes, static_cast<std::uint32_t>(bytes));
-    auto sent = from_->send(header_of(bytes), cut(std::span<const std::byte>(data), piece_sent));
+    auto sent = from_->send(header_of(bytes), pieces(std::span<const std::byte>(data), piece_sent));
     auto message = to_->next().get();
     ASSERT_TRUE(message.has_value()) << message.error().message;
     EXPECT_TRUE(message->header == header_of(bytes));
     ASSERT_EQ(message->payload_bytes, bytes);
     Bytes room(bytes);
-    const Status taken = to_->take(cut(std::span<std::byte>(room), piece_taken)).get();
+    const Status taken = to_->take(pieces(std::span<std::byte>(room), piece_taken)).get();
     ASSERT_TRUE(taken.has_value()) << taken.error().message;
     EXPECT_TRUE(room == data);
     const Status ended = sent.get();

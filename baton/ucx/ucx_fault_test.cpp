@@ -88,11 +88,11 @@ TEST_P(Lanes, ADeadConnectionEndsTheLane) {
       ASSERT_TRUE(to_->connect(from_->address()).has_value());
       ASSERT_TRUE(from_->connect(to_->address()).has_value());
       warm_up();
-      auto sent = from_->send(header_of(1), cut(std::span<const std::byte>(data), piece));
+      auto sent = from_->send(header_of(1), pieces(std::span<const std::byte>(data), piece));
       ASSERT_TRUE(to_->next().get().has_value());
       calls_left = calls;
       failing_thread = (sender_fails ? from_ : to_)->thread();
-      auto taken = to_->take(cut(std::span<std::byte>(room), piece));
+      auto taken = to_->take(pieces(std::span<std::byte>(room), piece));
       (void)(sender_fails ? sent : taken).wait_for(kPatience / 2);
       const bool none_failed = calls_left.load() >= 0;
       failing_thread = std::thread::id();
