@@ -182,6 +182,7 @@ void PrefillRole::on(const AbortInput& abort, TimePoint now) {
 }
 
 void PrefillRole::on(const PeerDown& down, TimePoint now) {
+  seconds_per_byte_.erase(down.peer);
   std::vector<SequenceKey> keys;
   for (const auto& [key, entry] : entries_) {
     if (entry.state != State::kEnding &&

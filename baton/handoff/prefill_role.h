@@ -119,7 +119,7 @@ class PrefillRole {
   // False: its blocks are not in the lease.
   bool send_frame(Entries::iterator at, const PayloadShipment::Frame& frame);
   void return_done_blocks(Entry& entry);
-  void take_ranges(Entry& entry, const wire::pb::Ack& ack);
+  void take_ranges(Entry& entry, const wire::pb::Ack& ack, TimePoint now);
   void lost_counterpart(Entries::iterator at, const Error& reason, TimePoint now);
   void end_acked(Entries::iterator at, TimePoint now);
   // Tells both others that it failed (later), then ends it.
@@ -137,6 +137,7 @@ class PrefillRole {
 
   RoleContext context_;
   Entries entries_;
+  std::map<NodeId, double> seconds_per_byte_;  // of the ways to decode nodes that are there
   KeptMessages<GrantInput> kept_;
 };
 

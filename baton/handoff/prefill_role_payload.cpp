@@ -6,6 +6,7 @@
 #include "baton/handoff/prefill_role.h"
 #include "baton/handoff/tile_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace baton::handoff {
@@ -21,8 +22,10 @@ bool PrefillRole::try_claim(Entry& entry) {
     entry.leased = false;  // the engine needed the room: it lends others when it goes on
     return false;
   }
+  const auto pace = seconds_per_byte_.find(entry.decode_node);
   entry.shipment.emplace(context_.layout, entry.granted, entry.kv_tokens,
-                         context_.options.min_frame_bytes);
+                         context_.options.min_frame_bytes,
+                         pace == seconds_per_byte_.end() ? 0 : pace->second);
   return true;
 }
 
@@ -35,7 +38,7 @@ void PrefillRole::try_send(Entries::iterator at, TimePoint now) {
   }
   PayloadShipment& shipment = *entry.shipment;
   shipment.set_computed(entry.computed_tokens);
-  while (const auto frame = shipment.take_next()) {
+  while (const auto frame = shipment.take_next(now)) {
     if (!send_frame(at, *frame)) {
       shipment.on_sent(frame->number, nullptr);
       BATON_BUG("the lease of {} lacks blocks", to_string(at->first));
@@ -127,7 +130,7 @@ void PrefillRole::on(const AckInput& ack, TimePoint now) {
   if (ack.from != entry.decode_node) {
     ++context_.stats.protocol_errors;
   } else if (!ack.ack.all()) {
-    take_ranges(entry, ack.ack);
+    take_ranges(entry, ack.ack, now);
   } else if (entry.state == State::kAwaitAck) {
     end_acked(at, now);
   } else if (entry.state == State::kSending && entry.commit_under_way) {
@@ -144,11 +147,18 @@ void PrefillRole::end_acked(Entries::iterator at, TimePoint now) {
 }
 
 // What the decode node has need not be kept for it any more.
-void PrefillRole::take_ranges(Entry& entry, const wire::pb::Ack& ack) {
+void PrefillRole::take_ranges(Entry& entry, const wire::pb::Ack& ack, TimePoint now) {
   const std::vector<wire::pb::TileRange> ranges(ack.ranges().begin(), ack.ranges().end());
-  if (!entry.shipment || !entry.shipment->on_ack(ranges)) {
+  if (!entry.shipment || !entry.shipment->on_ack(ranges, now)) {
     ++context_.stats.protocol_errors;
-  } else if (entry.state != State::kEnding) {
+    return;
+  }
+  if (const auto measured = entry.shipment->seconds_per_byte()) {
+    // Frames that left together took longer than the way: down at once, up by and by.
+    double& pace = seconds_per_byte_.emplace(entry.decode_node, *measured).first->second;
+    pace = std::min(*measured, 2 * pace);
+  }
+  if (entry.state != State::kEnding) {
     return_done_blocks(entry);
   }
 }

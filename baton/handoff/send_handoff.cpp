@@ -13,6 +13,12 @@ namespace {
 
 using Spans = std::vector<std::span<const std::byte>>;
 
+// A frame that takes longer on its way is cut into tiles: a write call and a span per layer and
+// head for each cost a fraction of a millisecond. On loopback a block of 2.9 MB takes about one.
+constexpr double kWorthCuttingS = 0.003;
+// Smaller frames tell more of round trips and scheduling than of the way.
+constexpr std::uint64_t kTellingBytes = 256 * 1024;
+
 // Failpoint handoff.poison: the frame's tiles in a copy whose first block has V rows of zero, as
 // if the sender's memory were wrong. The CRC is right, so only the tokens can show it.
 std::vector<std::byte> poisoned_copy(const kv::KvLayout& layout, const wire::BlocksHeader& frame,
@@ -40,17 +46,23 @@ std::vector<std::byte> poisoned_copy(const kv::KvLayout& layout, const wire::Blo
 
 PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
                                  std::span<const wire::pb::TileRange> granted,
-                                 std::int32_t kv_tokens, std::size_t min_frame_bytes)
+                                 std::int32_t kv_tokens, std::size_t min_frame_bytes,
+                                 double seconds_per_byte)
     : tiles_per_block_(static_cast<std::uint32_t>(layout.tiles_per_block())) {
   for (const wire::BlocksHeader& blocks :
        plan_frames(layout, granted, min_frame_bytes, kMaxFrameBytes)) {
     const std::int64_t end = std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens;
-    frames_.push_back({blocks,
-                       static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens)),
-                       frame_bytes(layout, blocks),
-                       false,
-                       false,
-                       {}});
+    const auto bytes = static_cast<double>(frame_bytes(layout, blocks));
+    if (end < kv_tokens || bytes * seconds_per_byte < kWorthCuttingS) {
+      plan(blocks, layout, kv_tokens);
+      continue;
+    }
+    for (std::uint32_t i = 0; i < blocks.tiles; ++i) {
+      wire::BlocksHeader tile = blocks;
+      tile.first_tile += i;
+      tile.tiles = 1;
+      plan(tile, layout, kv_tokens);
+    }
   }
   std::stable_sort(frames_.begin(), frames_.end(), [](const Planned& a, const Planned& b) {
     return a.needed_tokens < b.needed_tokens;
@@ -73,6 +85,16 @@ PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
   }
 }
 
+void PayloadShipment::plan(const wire::BlocksHeader& blocks, const kv::KvLayout& layout,
+                           std::int32_t kv_tokens) {
+  const std::int64_t end = std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens;
+  Planned frame;
+  frame.blocks = blocks;
+  frame.needed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens));
+  frame.bytes = frame_bytes(layout, blocks);
+  frames_.push_back(frame);
+}
+
 // The first and the last block of ours that the frame reads.
 std::pair<std::uint32_t, std::uint32_t> PayloadShipment::blocks_of(
     const wire::BlocksHeader& frame) const {
@@ -80,13 +102,14 @@ std::pair<std::uint32_t, std::uint32_t> PayloadShipment::blocks_of(
           (frame.first_tile + frame.tiles - 1) / tiles_per_block_};
 }
 
-std::optional<PayloadShipment::Frame> PayloadShipment::take_next() {
+std::optional<PayloadShipment::Frame> PayloadShipment::take_next(TimePoint now) {
   const bool may_leave = frames_in_flight_ < kFramesInFlight || bytes_in_flight_ < kBytesInFlight;
   if (next_ == frames_.size() || frames_[next_].needed_tokens > computed_tokens_ || !may_leave) {
     return std::nullopt;
   }
   ++frames_in_flight_;
   bytes_in_flight_ += frames_[next_].bytes;
+  frames_[next_].left_at = now;
   const std::size_t number = next_++;
   return Frame{frames_[number].blocks, number};
 }
@@ -107,7 +130,7 @@ void PayloadShipment::on_sent(std::uint64_t number, const BulkSent* sent) {
 }
 
 // An Ack may overtake the end of our own write: the block is done after both.
-Status PayloadShipment::on_ack(std::span<const wire::pb::TileRange> ranges) {
+Status PayloadShipment::on_ack(std::span<const wire::pb::TileRange> ranges, TimePoint now) {
   for (const wire::pb::TileRange& range : ranges) {
     const std::size_t end = std::size_t{range.first_tile()} + range.tiles();
     if (range.group() >= acked_.size() || end > acked_[range.group()].size()) {
@@ -124,6 +147,12 @@ Status PayloadShipment::on_ack(std::span<const wire::pb::TileRange> ranges) {
         continue;
       }
       frame.acked = true;
+      // Acks are given for several frames: the one that left last is the one that brought this
+      // about.
+      if (frame.bytes >= kTellingBytes && now > frame.left_at) {
+        seconds_per_byte_ = std::chrono::duration<double>(now - frame.left_at).count() /
+                            static_cast<double>(frame.bytes);
+      }
       if (frame.sent) {
         settle(frame);
       }

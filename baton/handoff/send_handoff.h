@@ -4,6 +4,7 @@
 // (the transport's own threads read the blocks).
 #pragma once
 
+#include "baton/base/clock.h"
 #include "baton/base/ids.h"
 #include "baton/base/result.h"
 #include "baton/handoff/options.h"
@@ -28,18 +29,24 @@ class PayloadShipment {
   };
 
   // granted: checked against kv_tokens (tile_plan.h), which is also what was leased.
+  // seconds_per_byte: of the way to the receiver, as measured; 0: not known. Where it is slow, what
+  // is computed last goes in frames of one tile, so that less is left when the last row is there.
   PayloadShipment(const kv::KvLayout& layout, std::span<const wire::pb::TileRange> granted,
-                  std::int32_t kv_tokens, std::size_t min_frame_bytes = kMinFrameBytes);
+                  std::int32_t kv_tokens, std::size_t min_frame_bytes = kMinFrameBytes,
+                  double seconds_per_byte = 0);
 
   // Rows [0, tokens) are complete now.
   void set_computed(std::int32_t tokens) { computed_tokens_ = tokens; }
   // The next frame that may leave: all its rows are complete, and not too much is under way. It is
   // under way until on_sent.
-  std::optional<Frame> take_next();
+  std::optional<Frame> take_next(TimePoint now = {});
   // The frame was handed to the kernel, or (null) never will be.
   void on_sent(std::uint64_t number, const BulkSent* sent);
   // The receiver has these tiles. Errors: kProtocol (not granted).
-  Status on_ack(std::span<const wire::pb::TileRange> ranges);
+  Status on_ack(std::span<const wire::pb::TileRange> ranges, TimePoint now = {});
+  // How long the last acked frame of 256 KiB or more was on its way. More than that where several
+  // left at once.
+  [[nodiscard]] std::optional<double> seconds_per_byte() const { return seconds_per_byte_; }
   // Leased blocks that need not be kept any more, each once: not granted at all, or sent and acked.
   std::vector<message::BlockRange> take_done_blocks();
 
@@ -56,7 +63,9 @@ class PayloadShipment {
     bool sent = false;
     bool acked = false;
     wire::EncodedHeader header{};  // as it went out
+    TimePoint left_at{};
   };
+  void plan(const wire::BlocksHeader& blocks, const kv::KvLayout& layout, std::int32_t kv_tokens);
   [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> blocks_of(
       const wire::BlocksHeader& frame) const;
   void settle(const Planned& frame);
@@ -72,6 +81,7 @@ class PayloadShipment {
   std::size_t frames_sent_ = 0;
   std::size_t frames_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
+  std::optional<double> seconds_per_byte_;
 };
 
 // One Blocks frame to ship. The blocks that it reads stay leased until it is answered.

@@ -66,6 +66,41 @@ struct Shipment {
 
 using Blocks = std::set<std::uint32_t>;
 
+TEST(shipment, on_a_slow_way_the_end_goes_in_tiles) {
+  // Blocks of 256 KiB: 2.6 ms at 100 MB/s, 5.2 at 50. The last one of 11 tiles is half a block.
+  const auto cut = [](std::int32_t tokens, double seconds_per_byte) {
+    const kv::KvLayout own = layout();
+    const auto count = static_cast<std::uint32_t>((tokens + 31) / 32);
+    PayloadShipment payload(own, tiles(0, count), tokens, kMinFrameBytes, seconds_per_byte);
+    payload.set_computed(tokens);
+    std::vector<std::uint32_t> sizes;
+    while (const auto frame = payload.take_next()) {
+      payload.on_sent(frame->number, nullptr);
+      sizes.push_back(frame->blocks.tiles);
+    }
+    return sizes;
+  };
+  using Sizes = std::vector<std::uint32_t>;
+  EXPECT_EQ(cut(384, 0), (Sizes{2, 2, 2, 2, 2, 2}));
+  EXPECT_EQ(cut(384, 1 / 100e6), (Sizes{2, 2, 2, 2, 2, 2}));
+  EXPECT_EQ(cut(384, 1 / 50e6), (Sizes{2, 2, 2, 2, 2, 1, 1}));
+  EXPECT_EQ(cut(330, 1 / 50e6), (Sizes{2, 2, 2, 2, 2, 1}));
+  EXPECT_EQ(cut(64, 1 / 50e6), (Sizes{1, 1}));
+}
+
+TEST(shipment, measures_the_way_by_what_an_ack_came_for) {
+  Shipment s;
+  const TimePoint begin{std::chrono::seconds(5)};
+  s.payload.set_computed(kTokens);
+  EXPECT_FALSE(s.payload.seconds_per_byte().has_value());
+  for (int frame = 0; frame < 2; ++frame) {
+    const auto taken = s.payload.take_next(begin + frame * std::chrono::milliseconds(100));
+    s.payload.on_sent(taken->number, &s.answer);
+  }
+  EXPECT_TRUE(s.payload.on_ack(tiles(0, 4), begin + std::chrono::milliseconds(110)));
+  EXPECT_DOUBLE_EQ(s.payload.seconds_per_byte().value_or(0), 0.010 / (256 * 1024));
+}
+
 TEST(shipment, a_frame_leaves_once_its_rows_are_computed) {
   Shipment s;
   EXPECT_EQ(s.send_all(), 0);
