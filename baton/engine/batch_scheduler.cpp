@@ -84,7 +84,8 @@ BatchScheduler::BatchScheduler(backend::Backend& backend, const Clock& clock,
       pools_(make_pools()),
       indexes_(make_indexes()),
       hasher_(config.cache_key),
-      scheduler_(scheduler_config(config, info_)) {
+      scheduler_(scheduler_config(config, info_)),
+      layer_progress_(clock, info_.layout) {
   publish_gauges();
 }
 

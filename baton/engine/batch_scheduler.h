@@ -16,6 +16,7 @@
 #include "baton/backend/backend.h"
 #include "baton/base/bounded_queue.h"
 #include "baton/base/clock.h"
+#include "baton/engine/layer_progress.h"
 #include "baton/engine/sequence.h"
 #include "baton/engine/stats.h"
 #include "baton/kv/block_pool.h"
@@ -34,7 +35,6 @@
 namespace baton::engine {
 
 using Mailbox = BoundedQueue<message::EngineCommand>;
-using EventQueue = BoundedQueue<message::EngineEvent>;
 
 struct EngineConfig {
   std::int32_t max_num_seqs = 64;           // --max-num-seqs: prefilling + decoding + reserved
@@ -191,6 +191,7 @@ class BatchScheduler {
   void announce_progress(Sequence& sequence, message::LeasedBlocks blocks,
                          std::int32_t computed_tokens);
   void announce_chunk(Sequence& sequence, const sched::BatchItem& item);
+  void watch_last_chunks(const sched::Batch& batch);
   void finish_prefill_for_handoff(Sequence& sequence, const message::Token& first);
   message::LeasedBlocks lend(Sequence& sequence, std::shared_ptr<message::LeaseClaim> claim);
   bool grow_lease(const Sequence& sequence, Lease& lease);
@@ -217,6 +218,7 @@ class BatchScheduler {
   std::unordered_map<std::uint64_t, Lease> leases_;  // by LeaseId::value
   std::uint64_t next_lease_ = 1;
   backend::StepPlan plan_;
+  LayerProgress layer_progress_;
   std::vector<std::pair<EventQueue*, message::StepTokens>> outgoing_;
   std::vector<std::pair<EventQueue*, message::EngineEvent>> after_tokens_;  // sent after outgoing_
   bool draining_ = false;

@@ -44,9 +44,10 @@ inline message::Submit submit_of(std::uint64_t n, std::int32_t prompt_tokens,
 
 // What the events of a prefill for handoff said.
 struct Prefilled {
-  message::LeasedBlocks blocks;               // without tables: none could be claimed
-  std::vector<std::int32_t> computed_tokens;  // of each PrefillProgress
-  std::vector<message::Token> first;          // once it is done
+  message::LeasedBlocks blocks;                    // without tables: none could be claimed
+  std::vector<std::int32_t> computed_tokens;       // of each PrefillProgress
+  std::vector<std::vector<std::uint32_t>> layers;  // of those that tell of layers
+  std::vector<message::Token> first;               // once it is done
   std::int32_t kv_tokens = 0;
 };
 
@@ -128,6 +129,12 @@ class EngineHarness {
     EXPECT_TRUE(known.first.empty()) << "progress after the end";
     if (claims && !progress.blocks.tables.empty() && progress.blocks.claim->claim()) {
       known.blocks = std::move(progress.blocks);
+      if (wants_layers) {
+        known.blocks.claim->want_layers();
+      }
+    }
+    if (!progress.layers.empty()) {
+      known.layers.push_back(progress.layers);
     }
     known.computed_tokens.push_back(progress.computed_tokens);
   }
@@ -171,6 +178,7 @@ class EngineHarness {
   std::map<SequenceKey, message::Finished> ended;
   int drained = 0;
   bool claims = true;
+  bool wants_layers = false;
 };
 
 }  // namespace baton::engine

@@ -144,6 +144,32 @@ TEST(Progress, BlocksAreFreeAsTheyAreReleased) {
   }
 }
 
+// Told only to those who asked, only of the last chunk, and behind the blocks that it fills.
+TEST(Progress, LayersOfTheLastChunk) {
+  for (const bool wanted : {false, true}) {
+    FakeBackendOptions options = pool(40);
+    options.groups = {{12, 2, 8, 40, 0}, {4, 2, 8, 40, 64}};
+    options.max_step_tokens = 64;
+    EngineHarness node(options, few_sequences());
+    node.wants_layers = wanted;
+    const message::Submit submit = submit_of(3, 150, 12);  // chunks of 64, 64, 22
+    node.post(message::PrefillForHandoff{submit});
+    while (node.prefilled[submit.key].first.empty()) {  // claims between two steps
+      node.engine.run_once();
+      node.take_events();
+    }
+    const Prefilled& done = node.prefilled[submit.key];
+    using Layers = std::vector<std::vector<std::uint32_t>>;
+    EXPECT_EQ(done.layers,
+              wanted ? (Layers{{2, 0}, {4, 0}, {6, 0}, {8, 0}, {10, 0}, {12, 0}, {12, 2}, {12, 4}})
+                     : Layers{});
+    EXPECT_EQ(done.computed_tokens.back(), 128);
+    EXPECT_EQ(done.first[0].token, node.reference(submit)[0]);
+    node.post(message::Release{done.blocks.lease});
+    node.run_until_idle();
+  }
+}
+
 // A prefill that nobody reads from yet gives its blocks back to those before it; one that is being
 // sent keeps them.
 TEST(Progress, OnlyUnclaimedBlocksAreTakenBack) {

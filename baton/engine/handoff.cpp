@@ -147,6 +147,27 @@ void BatchScheduler::announce_chunk(Sequence& sequence, const sched::BatchItem& 
   }
 }
 
+// What a borrower wants to hear of layers must be in its hands before they are computed.
+void BatchScheduler::watch_last_chunks(const sched::Batch& batch) {
+  layer_progress_.begin();
+  for (const sched::BatchItem& item : batch.items) {
+    if (!item.samples || scheduler_.demand(item.key).kind != sched::Kind::kHandoff) {
+      continue;
+    }
+    Sequence& sequence = *sequences_.at(item.key);
+    const auto lease = leases_.find(sequence.lease.value);
+    if (lease == leases_.end() || lease->second.claim == nullptr ||
+        !lease->second.claim->wants_layers()) {
+      continue;
+    }
+    if (grow_lease(sequence, lease->second)) {
+      announce_progress(sequence, blocks_of(sequence.lease, lease->second), item.start);
+    }
+    layer_progress_.watch(item.key, sequence.events, item.start);
+  }
+  plan_.progress = layer_progress_.queue();
+}
+
 // From here on the lease alone holds the blocks, so that each is free, or only cached, as soon as
 // it is released.
 void BatchScheduler::finish_prefill_for_handoff(Sequence& sequence, const message::Token& first) {

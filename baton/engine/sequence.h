@@ -16,6 +16,8 @@
 
 namespace baton::engine {
 
+using EventQueue = BoundedQueue<message::EngineEvent>;
+
 struct Sequence {
   message::Submit request;             // emitted grows as tokens are drawn
   std::vector<TokenId> tokens;         // prompt + emitted: position -> input token
@@ -27,7 +29,7 @@ struct Sequence {
   // [group]: in blocks of its own, tiles before this one are not there; it began after them.
   std::vector<std::int32_t> first_tiles;
   std::int32_t cached_tokens = -1;  // of the prompt, at its first admission; -1 = not yet
-  BoundedQueue<message::EngineEvent>* events = nullptr;
+  EventQueue* events = nullptr;
   std::shared_ptr<const std::atomic<bool>> cancel;
   message::LeaseId lease;      // 0 = none
   std::uint64_t kv_bytes = 0;  // received by handoff

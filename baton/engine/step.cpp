@@ -23,6 +23,7 @@ bool BatchScheduler::step() {
     return false;
   }
   build_plan(batch);
+  watch_last_chunks(batch);
   std::vector<SequenceKey> keys;
   for (const sched::BatchItem& item : batch.items) {
     keys.push_back(item.key);

@@ -52,6 +52,11 @@ struct CoordinatorOptions {
   // Where frames are cut. Tests make them small, to have several of a small cache.
   std::size_t min_frame_bytes = kMinFrameBytes;
 
+  // On the way to a decode node, what takes so long or longer is cut into parts that leave as soon
+  // as they are complete: blocks at the end of the prompt into tiles, the last chunk into layers.
+  // 0: everything is cut.
+  std::int64_t slow_way_us = 3'000;
+
   // Sequences that a node holds for owners, and attempts that an owner has under way: half of what
   // a Beat can list (wire::kMaxHeld), since a node may do both with one peer.
   std::size_t max_sequences = 2'048;

@@ -113,6 +113,10 @@ void PrefillRole::on(message::PrefillProgress progress, TimePoint now) {
     entry.leased = true;
   }
   entry.computed_tokens = progress.computed_tokens;
+  if (entry.shipment && !progress.layers.empty()) {
+    entry.shipment->set_computed(progress.computed_tokens);
+    entry.shipment->set_layers(progress.layers, progress.elapsed);
+  }
   try_send(at, now);
 }
 

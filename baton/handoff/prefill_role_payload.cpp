@@ -23,9 +23,13 @@ bool PrefillRole::try_claim(Entry& entry) {
     return false;
   }
   const auto pace = seconds_per_byte_.find(entry.decode_node);
+  const Way way{pace == seconds_per_byte_.end() ? 0 : pace->second,
+                static_cast<double>(context_.options.slow_way_us) * 1e-6};
   entry.shipment.emplace(context_.layout, entry.granted, entry.kv_tokens,
-                         context_.options.min_frame_bytes,
-                         pace == seconds_per_byte_.end() ? 0 : pace->second);
+                         context_.options.min_frame_bytes, way);
+  if (entry.blocks.claim != nullptr && entry.shipment->wants_layers()) {
+    entry.blocks.claim->want_layers();
+  }
   return true;
 }
 

@@ -96,12 +96,12 @@ struct Fixture {
          tiles_lacking(own, kPromptTokens, static_cast<std::int32_t>(cached_tiles * 32))) {
       *message.add_ranges() = range;
     }
-    role.handle(GrantInput{kDecode, kKey, message}, now);
+    role.handle(GrantInput{kDecode, key, message}, now);
   }
   // The engine gives blocks, of which some rows are complete.
   std::shared_ptr<message::LeaseClaim> lend(std::uint64_t lease, std::int32_t computed) {
     message::PrefillProgress progress;
-    progress.key = kKey;
+    progress.key = key;
     progress.computed_tokens = computed;
     progress.blocks.lease = {lease};
     progress.blocks.claim = std::make_shared<message::LeaseClaim>();
@@ -154,6 +154,7 @@ struct Fixture {
   RoleContext context{options, own, outbox, leases, tombstones, stats};
   PrefillRole role{context};
   std::vector<std::byte> memory{5 * own.block_bytes(0)};
+  SequenceKey key = kKey;
   TimePoint now{};
 };
 
@@ -188,6 +189,65 @@ TEST(prefill_role, frames_leave_while_the_engine_computes) {
   EXPECT_EQ(f.role.count(), 0U);
   EXPECT_EQ(f.stats.ok, 1U);
   EXPECT_EQ(f.stats.whole.counts[0], 1U);
+}
+
+// Layers of the last chunk leave while it is computed where the way is slow; the time that Acks
+// take tells.
+TEST(prefill_role, on_a_slow_way_layers_leave_while_the_last_chunk_is_computed) {
+  for (const bool slow : {false, true}) {
+    Fixture f;
+    f.options.slow_way_us = slow ? 0 : 3'000;
+    f.grant();
+    const auto claim = f.lend(5, 0);
+    EXPECT_EQ(claim->wants_layers(), slow);
+    f.computed(256);
+    const std::size_t before = f.outbox.frames.size();
+    for (std::uint64_t number = 0; number < before; ++number) {
+      f.sent(number);
+    }
+    const auto layers = [&](std::uint32_t count) {
+      message::PrefillProgress progress{kKey, 256, {}};
+      progress.layers = {count};
+      progress.elapsed = std::chrono::milliseconds(4 * count);
+      f.role.handle(std::move(progress), f.now);
+    };
+    layers(1);
+    EXPECT_EQ(f.outbox.frames.size(), before + (slow ? 1 : 0));
+    layers(3);
+    EXPECT_EQ(f.outbox.frames.size(), before + (slow ? 3 : 0));
+    f.done();
+    EXPECT_EQ(f.outbox.frames.size(), before + (slow ? 4 : 1));
+    TileCoverage coverage(f.own, tiles_needed(f.own, kPromptTokens));
+    for (const FrameJob& job : f.outbox.frames) {
+      EXPECT_TRUE(coverage.mark(job.blocks));
+    }
+    EXPECT_TRUE(coverage.complete());
+  }
+}
+
+// Two frames whose Acks take 20 ms: of the next prompt the last blocks go by the tile, and layers
+// are wanted. When that node has gone nothing is known of the way.
+TEST(prefill_role, a_slow_way_is_known_by_its_acks) {
+  Fixture f;
+  const auto next_prompt = [&](std::uint64_t id) {
+    message::Submit submit;
+    submit.key = {{id, 0}, {0}, {0}};
+    submit.prompt.assign(kPromptTokens, 7);
+    submit.max_tokens = 8;
+    f.role.handle(PrefillRoleRequest{submit, kDecode, kOwner}, f.now);
+    f.key = submit.key;
+    f.grant();
+    return f.lend(id, 0)->wants_layers();
+  };
+  f.grant();
+  f.lend(5, 0);
+  f.computed(64);
+  f.sent(0);
+  f.now += std::chrono::milliseconds(20);
+  f.ack(0, 2);
+  EXPECT_TRUE(next_prompt(9));
+  f.role.handle(PeerDown{kDecode, {ErrorCode::kPeerLost, "gone"}}, f.now);
+  EXPECT_FALSE(next_prompt(10));
 }
 
 TEST(prefill_role, nothing_leaves_before_the_end_when_told_so) {

@@ -6,6 +6,7 @@
 #include "baton/wire/digest.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace baton::handoff {
@@ -13,11 +14,8 @@ namespace {
 
 using Spans = std::vector<std::span<const std::byte>>;
 
-// A frame that takes longer on its way is cut into tiles: a write call and a span per layer and
-// head for each cost a fraction of a millisecond. On loopback a block of 2.9 MB takes about one.
-constexpr double kWorthCuttingS = 0.003;
-// Smaller frames tell more of round trips and scheduling than of the way.
-constexpr std::uint64_t kTellingBytes = 256 * 1024;
+// Of the last chunk: the engine tells of layers about as often (layer_progress.cpp).
+constexpr std::uint32_t kMostParts = 8;
 
 // Failpoint handoff.poison: the frame's tiles in a copy whose first block has V rows of zero, as
 // if the sender's memory were wrong. The CRC is right, so only the tokens can show it.
@@ -47,21 +45,27 @@ std::vector<std::byte> poisoned_copy(const kv::KvLayout& layout, const wire::Blo
 PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
                                  std::span<const wire::pb::TileRange> granted,
                                  std::int32_t kv_tokens, std::size_t min_frame_bytes,
-                                 double seconds_per_byte)
-    : tiles_per_block_(static_cast<std::uint32_t>(layout.tiles_per_block())) {
+                                 const Way& way)
+    : layout_(layout),
+      tiles_per_block_(static_cast<std::uint32_t>(layout.tiles_per_block())),
+      kv_tokens_(kv_tokens),
+      min_frame_bytes_(min_frame_bytes),
+      way_(way) {
   for (const wire::BlocksHeader& blocks :
        plan_frames(layout, granted, min_frame_bytes, kMaxFrameBytes)) {
-    const std::int64_t end = std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens;
+    // A chunk seldom begins where a block does, so the last one is the end of two.
+    const std::int64_t end =
+        std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens + layout.block_tokens;
     const auto bytes = static_cast<double>(frame_bytes(layout, blocks));
-    if (end < kv_tokens || bytes * seconds_per_byte < kWorthCuttingS) {
-      plan(blocks, layout, kv_tokens);
+    if (end < kv_tokens || bytes * way_.seconds_per_byte < way_.slow_s) {
+      plan(blocks);
       continue;
     }
     for (std::uint32_t i = 0; i < blocks.tiles; ++i) {
       wire::BlocksHeader tile = blocks;
       tile.first_tile += i;
       tile.tiles = 1;
-      plan(tile, layout, kv_tokens);
+      plan(tile);
     }
   }
   std::stable_sort(frames_.begin(), frames_.end(), [](const Planned& a, const Planned& b) {
@@ -70,12 +74,7 @@ PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
   const auto blocks = static_cast<std::size_t>(layout.blocks_for(kv_tokens));
   uses_.assign(layout.groups.size(), std::vector<std::uint32_t>(blocks, 0));
   acked_.assign(layout.groups.size(), std::vector<bool>(blocks * tiles_per_block_, false));
-  for (const Planned& frame : frames_) {
-    const auto [first, last] = blocks_of(frame.blocks);
-    for (std::uint32_t block = first; block <= last; ++block) {
-      ++uses_[frame.blocks.group][block];
-    }
-  }
+  count_uses(0, 1);
   for (std::uint32_t group = 0; group < uses_.size(); ++group) {
     for (std::uint32_t block = 0; block < blocks; ++block) {
       if (uses_[group][block] == 0) {
@@ -85,14 +84,104 @@ PayloadShipment::PayloadShipment(const kv::KvLayout& layout,
   }
 }
 
-void PayloadShipment::plan(const wire::BlocksHeader& blocks, const kv::KvLayout& layout,
-                           std::int32_t kv_tokens) {
+void PayloadShipment::plan(const wire::BlocksHeader& blocks) {
   const std::int64_t end = std::int64_t{blocks.first_tile + blocks.tiles} * kv::kTileTokens;
   Planned frame;
   frame.blocks = blocks;
-  frame.needed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens));
-  frame.bytes = frame_bytes(layout, blocks);
+  frame.needed_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(end, kv_tokens_));
+  frame.bytes = frame_bytes(layout_, blocks);
   frames_.push_back(frame);
+}
+
+// Adds (modulo 2^32, so that it also takes away).
+void PayloadShipment::count_uses(std::size_t first_frame, std::uint32_t by) {
+  for (std::size_t i = first_frame; i < frames_.size(); ++i) {
+    const auto [first, last] = blocks_of(frames_[i].blocks);
+    for (std::uint32_t block = first; block <= last; ++block) {
+      uses_[frames_[i].blocks.group][block] += by;
+    }
+  }
+}
+
+bool PayloadShipment::wants_layers() const {
+  double block_bytes = 0;
+  for (std::size_t group = 0; group < layout_.groups.size(); ++group) {
+    block_bytes += static_cast<double>(layout_.block_bytes(group));
+  }
+  return block_bytes * way_.seconds_per_byte >= way_.slow_s;
+}
+
+void PayloadShipment::set_layers(std::span<const std::uint32_t> layers, Duration elapsed) {
+  const bool decided = !layers_.empty();
+  layers_.assign(layers.begin(), layers.end());
+  if (decided) {
+    return;
+  }
+  double all = 0;
+  for (const kv::KvGroup& group : layout_.groups) {
+    all += static_cast<double>(group.layers.size());
+  }
+  const double done = std::max(1.0, std::accumulate(layers_.begin(), layers_.end(), 0.0));
+  const double forward_s = std::chrono::duration<double>(elapsed).count() * (all - done) / done;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = next_; i < frames_.size(); ++i) {
+    bytes += frames_[i].needed_tokens > computed_tokens_ ? frames_[i].bytes : 0;
+  }
+  const double way_s =
+      static_cast<double>(bytes) * seconds_per_byte_.value_or(way_.seconds_per_byte);
+  if (bytes > 0 && std::min(forward_s, way_s) >= way_.slow_s) {
+    const double part_s = way_.slow_s / 3;
+    cut_last_chunk(way_s < part_s * kMostParts ? static_cast<std::uint32_t>(way_s / part_s)
+                                               : kMostParts);
+  }
+}
+
+// What waits for the last chunk: again whole runs of tiles, each in `parts` ranges of layers, all
+// first ones first.
+void PayloadShipment::cut_last_chunk(std::uint32_t parts) {
+  const auto begin =
+      std::find_if(frames_.begin() + static_cast<std::ptrdiff_t>(next_), frames_.end(),
+                   [&](const Planned& frame) { return frame.needed_tokens > computed_tokens_; });
+  const auto first = static_cast<std::size_t>(begin - frames_.begin());
+  count_uses(first, ~0U);
+  std::vector<wire::BlocksHeader> runs;
+  for (auto frame = begin; frame != frames_.end(); ++frame) {
+    wire::BlocksHeader next = frame->blocks;
+    if (!runs.empty()) {
+      wire::BlocksHeader joined = runs.back();
+      joined.tiles += next.tiles;
+      next.first_tile = runs.back().first_tile;
+      next.tiles = joined.tiles;
+      const bool follows = frame->blocks.first_tile == runs.back().first_tile + runs.back().tiles;
+      const bool in_block = frame->blocks.first_tile % tiles_per_block_ != 0;
+      if (follows && in_block && next == joined) {
+        runs.back() = joined;
+        continue;
+      }
+    }
+    runs.push_back(frame->blocks);
+  }
+  frames_.erase(begin, frames_.end());
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    for (const wire::BlocksHeader& run : runs) {
+      const auto layers = static_cast<std::uint32_t>(layout_.groups[run.group].layers.size());
+      const std::uint32_t from = std::max(run.first_layer, layers * part / parts);
+      const std::uint32_t to = std::min(run.first_layer + run.layers, layers * (part + 1) / parts);
+      if (from < to) {
+        wire::BlocksHeader piece = run;
+        piece.first_layer = from;
+        piece.layers = to - from;
+        plan(piece);
+        frames_.back().needed_layers = to;
+      }
+    }
+  }
+  count_uses(first, 1);
+}
+
+bool PayloadShipment::is_complete(const Planned& frame) const {
+  return frame.needed_tokens <= computed_tokens_ ||
+         (frame.needed_layers > 0 && frame.needed_layers <= layers_[frame.blocks.group]);
 }
 
 // The first and the last block of ours that the frame reads.
@@ -104,7 +193,7 @@ std::pair<std::uint32_t, std::uint32_t> PayloadShipment::blocks_of(
 
 std::optional<PayloadShipment::Frame> PayloadShipment::take_next(TimePoint now) {
   const bool may_leave = frames_in_flight_ < kFramesInFlight || bytes_in_flight_ < kBytesInFlight;
-  if (next_ == frames_.size() || frames_[next_].needed_tokens > computed_tokens_ || !may_leave) {
+  if (next_ == frames_.size() || !is_complete(frames_[next_]) || !may_leave) {
     return std::nullopt;
   }
   ++frames_in_flight_;
@@ -148,8 +237,8 @@ Status PayloadShipment::on_ack(std::span<const wire::pb::TileRange> ranges, Time
       }
       frame.acked = true;
       // Acks are given for several frames: the one that left last is the one that brought this
-      // about.
-      if (frame.bytes >= kTellingBytes && now > frame.left_at) {
+      // about. Small ones tell more of round trips and scheduling than of the way.
+      if (frame.bytes >= min_frame_bytes_ && now > frame.left_at) {
         seconds_per_byte_ = std::chrono::duration<double>(now - frame.left_at).count() /
                             static_cast<double>(frame.bytes);
       }

@@ -21,6 +21,14 @@
 
 namespace baton::handoff {
 
+// The way to a receiver, and from when on it counts as slow.
+struct Way {
+  double seconds_per_byte = 0;  // as measured; 0: not known
+  // What takes longer is cut into parts, each of which leaves as soon as it is complete; a part
+  // takes a third of that or more. 0: everything.
+  double slow_s = 0.003;
+};
+
 class PayloadShipment {
  public:
   struct Frame {
@@ -29,14 +37,20 @@ class PayloadShipment {
   };
 
   // granted: checked against kv_tokens (tile_plan.h), which is also what was leased.
-  // seconds_per_byte: of the way to the receiver, as measured; 0: not known. Where it is slow, what
-  // is computed last goes in frames of one tile, so that less is left when the last row is there.
+  // Where the way is slow, the last blocks go in frames of one tile, so that less is left when the
+  // last row is there.
   PayloadShipment(const kv::KvLayout& layout, std::span<const wire::pb::TileRange> granted,
                   std::int32_t kv_tokens, std::size_t min_frame_bytes = kMinFrameBytes,
-                  double seconds_per_byte = 0);
+                  const Way& way = {});
 
+  // True: a block takes so long that the last chunk's layers should leave one after another.
+  [[nodiscard]] bool wants_layers() const;
   // Rows [0, tokens) are complete now.
   void set_computed(std::int32_t tokens) { computed_tokens_ = tokens; }
+  // And of the rest, which the last chunk computes, the first layers[group] layers; `elapsed` after
+  // that chunk began. The first call decides whether what waits for this chunk goes by layers: when
+  // both the way and the layers to come take long enough.
+  void set_layers(std::span<const std::uint32_t> layers, Duration elapsed);
   // The next frame that may leave: all its rows are complete, and not too much is under way. It is
   // under way until on_sent.
   std::optional<Frame> take_next(TimePoint now = {});
@@ -44,8 +58,8 @@ class PayloadShipment {
   void on_sent(std::uint64_t number, const BulkSent* sent);
   // The receiver has these tiles. Errors: kProtocol (not granted).
   Status on_ack(std::span<const wire::pb::TileRange> ranges, TimePoint now = {});
-  // How long the last acked frame of 256 KiB or more was on its way. More than that where several
-  // left at once.
+  // How long the last acked frame of min_frame_bytes or more was on its way. More than that where
+  // several left at once.
   [[nodiscard]] std::optional<double> seconds_per_byte() const { return seconds_per_byte_; }
   // Leased blocks that need not be kept any more, each once: not granted at all, or sent and acked.
   std::vector<message::BlockRange> take_done_blocks();
@@ -58,24 +72,33 @@ class PayloadShipment {
  private:
   struct Planned {
     wire::BlocksHeader blocks;
-    std::int32_t needed_tokens = 0;  // rows that must be complete
+    std::int32_t needed_tokens = 0;   // rows that must be complete
+    std::uint32_t needed_layers = 0;  // or so many layers of the last chunk; 0: that is not enough
     std::uint64_t bytes = 0;
     bool sent = false;
     bool acked = false;
     wire::EncodedHeader header{};  // as it went out
     TimePoint left_at{};
   };
-  void plan(const wire::BlocksHeader& blocks, const kv::KvLayout& layout, std::int32_t kv_tokens);
+  void plan(const wire::BlocksHeader& blocks);
+  [[nodiscard]] bool is_complete(const Planned& frame) const;
+  void cut_last_chunk(std::uint32_t parts);
+  void count_uses(std::size_t first_frame, std::uint32_t by);
   [[nodiscard]] std::pair<std::uint32_t, std::uint32_t> blocks_of(
       const wire::BlocksHeader& frame) const;
   void settle(const Planned& frame);
 
+  const kv::KvLayout& layout_;
   std::uint32_t tiles_per_block_;
+  std::int32_t kv_tokens_;
+  std::size_t min_frame_bytes_;
+  Way way_;
   std::vector<Planned> frames_;
   std::vector<std::vector<std::uint32_t>> uses_;  // [group][block]: frames not sent and acked
   std::vector<std::vector<bool>> acked_;          // [group][tile]
   std::vector<message::BlockRange> done_;
   std::int32_t computed_tokens_ = 0;
+  std::vector<std::uint32_t> layers_;  // [group], of the last chunk; empty: not told
   std::size_t next_ = 0;
   std::size_t first_unacked_ = 0;
   std::size_t frames_sent_ = 0;

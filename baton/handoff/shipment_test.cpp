@@ -37,8 +37,9 @@ std::vector<wire::pb::TileRange> tiles(std::uint32_t first, std::uint32_t count)
 }
 
 struct Shipment {
-  explicit Shipment(std::uint32_t cached_tiles = 0, const kv::KvLayout& own = layout())
-      : payload(own, tiles(cached_tiles, 11 - cached_tiles), kTokens) {}
+  explicit Shipment(std::uint32_t cached_tiles = 0, kv::KvLayout of = layout(), const Way& way = {})
+      : own(std::move(of)),
+        payload(own, tiles(cached_tiles, 11 - cached_tiles), kTokens, kMinFrameBytes, way) {}
 
   // Takes what may leave and says that it is sent; how many frames.
   int send_all() {
@@ -59,6 +60,7 @@ struct Shipment {
     }
     return blocks;
   }
+  kv::KvLayout own;
   PayloadShipment payload;
   BulkSent answer;
   std::vector<PayloadShipment::Frame> frames;
@@ -67,11 +69,12 @@ struct Shipment {
 using Blocks = std::set<std::uint32_t>;
 
 TEST(shipment, on_a_slow_way_the_end_goes_in_tiles) {
-  // Blocks of 256 KiB: 2.6 ms at 100 MB/s, 5.2 at 50. The last one of 11 tiles is half a block.
+  // Blocks of 256 KiB: 2.6 ms at 100 MB/s, 5.2 at 50. The last two are cut; of 11 tiles the last
+  // block has one.
   const auto cut = [](std::int32_t tokens, double seconds_per_byte) {
     const kv::KvLayout own = layout();
     const auto count = static_cast<std::uint32_t>((tokens + 31) / 32);
-    PayloadShipment payload(own, tiles(0, count), tokens, kMinFrameBytes, seconds_per_byte);
+    PayloadShipment payload(own, tiles(0, count), tokens, kMinFrameBytes, {seconds_per_byte});
     payload.set_computed(tokens);
     std::vector<std::uint32_t> sizes;
     while (const auto frame = payload.take_next()) {
@@ -83,9 +86,79 @@ TEST(shipment, on_a_slow_way_the_end_goes_in_tiles) {
   using Sizes = std::vector<std::uint32_t>;
   EXPECT_EQ(cut(384, 0), (Sizes{2, 2, 2, 2, 2, 2}));
   EXPECT_EQ(cut(384, 1 / 100e6), (Sizes{2, 2, 2, 2, 2, 2}));
-  EXPECT_EQ(cut(384, 1 / 50e6), (Sizes{2, 2, 2, 2, 2, 1, 1}));
-  EXPECT_EQ(cut(330, 1 / 50e6), (Sizes{2, 2, 2, 2, 2, 1}));
+  EXPECT_EQ(cut(384, 1 / 50e6), (Sizes{2, 2, 2, 2, 1, 1, 1, 1}));
+  EXPECT_EQ(cut(330, 1 / 50e6), (Sizes{2, 2, 2, 2, 1, 1, 1}));
   EXPECT_EQ(cut(64, 1 / 50e6), (Sizes{1, 1}));
+}
+
+// A tile has 256 KiB in 8 layers: 5.2 ms at 50 MB/s, three of them 15.7.
+constexpr Way kSlow{1 / 50e6};
+
+TEST(shipment, on_a_slow_way_the_last_chunk_goes_by_layers) {
+  Shipment s(0, layout(8), kSlow);
+  s.payload.set_computed(256);
+  EXPECT_EQ(s.send_all(), 4);  // whole blocks
+  EXPECT_TRUE(s.payload.wants_layers());
+  s.payload.set_layers(std::vector<std::uint32_t>{2}, std::chrono::milliseconds(5));
+  EXPECT_EQ(s.send_all(), 4);
+  s.payload.set_layers(std::vector<std::uint32_t>{7}, std::chrono::milliseconds(17));
+  EXPECT_EQ(s.send_all(), 10);
+  EXPECT_FALSE(s.payload.all_sent());
+  s.payload.set_computed(kTokens);
+  EXPECT_EQ(s.send_all(), 2);
+  EXPECT_TRUE(s.payload.all_sent());
+  for (std::uint32_t i = 4; i < s.frames.size(); ++i) {  // a layer of two tiles, then of the third
+    const wire::BlocksHeader& blocks = s.frames[i].blocks;
+    const bool third = i % 2 != 0;
+    EXPECT_EQ(blocks,
+              (wire::BlocksHeader{0, (i - 4) / 2, 1, 0, 4, third ? 10U : 8U, third ? 1U : 2U, 64}));
+    EXPECT_EQ(s.frames[i].number, i);
+  }
+  EXPECT_TRUE(s.payload.on_ack(tiles(0, 11)));
+  EXPECT_EQ(s.done_blocks(), (Blocks{0, 1, 2, 3, 4, 5}));
+  wire::pb::Commit commit;
+  s.payload.fill(commit);
+  EXPECT_EQ(commit.frames(), 20U);
+  EXPECT_EQ(commit.payload_bytes(), ranges_bytes(s.own, tiles(0, 11)));
+}
+
+TEST(shipment, what_lies_on_both_sides_of_the_last_chunks_begin_waits_its_turn) {
+  Shipment s(0, layout(8), kSlow);
+  s.payload.set_computed(128);
+  while (const auto frame = s.payload.take_next()) {  // under way: nothing else may leave
+    s.frames.push_back(*frame);
+  }
+  EXPECT_EQ(s.frames.size(), 2U);
+  s.payload.set_computed(300);
+  s.payload.set_layers(std::vector<std::uint32_t>{1}, std::chrono::milliseconds(5));
+  s.payload.set_layers(std::vector<std::uint32_t>{8}, std::chrono::milliseconds(40));
+  for (const PayloadShipment::Frame& frame : s.frames) {
+    s.payload.on_sent(frame.number, &s.answer);
+  }
+  s.frames.clear();
+  s.send_all();
+  EXPECT_TRUE(s.payload.all_sent());
+  TileCoverage coverage(s.own, tiles(4, 7));
+  for (const PayloadShipment::Frame& frame : s.frames) {
+    EXPECT_TRUE(coverage.mark(frame.blocks)) << frame.number;
+  }
+  EXPECT_TRUE(coverage.complete());
+}
+
+TEST(shipment, layers_leave_alone_only_where_that_pays) {
+  const auto leaves = [](const Way& way, Duration elapsed) {
+    Shipment s(0, layout(8), way);
+    s.payload.set_computed(320);
+    s.send_all();
+    s.payload.set_layers(std::vector<std::uint32_t>{4}, elapsed);
+    return s.send_all() > 0;
+  };
+  using std::chrono::milliseconds;
+  EXPECT_TRUE(leaves(kSlow, milliseconds(4)));
+  EXPECT_FALSE(leaves(kSlow, milliseconds(2)));         // computed sooner than it could be sent
+  EXPECT_FALSE(leaves({1 / 100e6}, milliseconds(40)));  // one tile takes 2.6 ms
+  EXPECT_FALSE(leaves({}, milliseconds(40)));           // not known
+  EXPECT_TRUE(leaves({0, 0}, milliseconds(0)));         // everything is cut
 }
 
 TEST(shipment, measures_the_way_by_what_an_ack_came_for) {

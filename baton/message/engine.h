@@ -3,6 +3,7 @@
 // give the lease back by message.
 #pragma once
 
+#include "baton/base/clock.h"
 #include "baton/kv/layout.h"
 #include "baton/message/request.h"
 
@@ -31,6 +32,9 @@ class LeaseClaim {
   [[nodiscard]] bool claim() { return settle(State::kClaimed); }
   // The engine's. False: claimed, so they stay until the lease is released.
   [[nodiscard]] bool revoke() { return settle(State::kRevoked); }
+  // The borrower's: it wants to hear of layers while the last chunk is computed.
+  void want_layers() { wants_layers_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool wants_layers() const { return wants_layers_.load(std::memory_order_relaxed); }
 
  private:
   enum class State : std::uint8_t { kOpen, kClaimed, kRevoked };
@@ -39,6 +43,7 @@ class LeaseClaim {
     return state_.compare_exchange_strong(now, wanted) || now == wanted;
   }
   std::atomic<State> state_{State::kOpen};
+  std::atomic<bool> wants_layers_{false};
 };
 
 struct LeasedBlock {
@@ -118,14 +123,19 @@ struct StepTokens {
   std::vector<Token> tokens;
 };
 // A prefill for handoff has its blocks (what was cached is complete already), and again after each
-// chunk but the last: the first computed_tokens rows of them are complete, the others are being
-// written. They stay until the lease is released, once claimed.
+// chunk but the last, and within the last one if the borrower wants layers: the first
+// computed_tokens rows of them are complete, the others are being written. They stay until the
+// lease is released, once claimed.
 struct PrefillProgress {
   SequenceKey key;
   std::int32_t computed_tokens = 0;  // < prompt + emitted
   // For prompt + emitted; without tables: those of the last one that had some. The same lease with
   // tables again has grown.
   LeasedBlocks blocks;
+  // Within the last chunk: [group] how many of its layers, from the first, have all rows; and how
+  // long after the chunk began that was. Else empty.
+  std::vector<std::uint32_t> layers = {};
+  Duration elapsed{};
 };
 // Prompt computed and index emitted.size() sampled: all rows are in the blocks of the lease, which
 // is now all that holds them. When first.finish != kNone the sequence is over, and its lease too

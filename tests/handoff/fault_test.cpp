@@ -1,6 +1,6 @@
-// A fault at every frame of a handoff, sent whole and streamed chunk by chunk: the client gets the
-// whole right answer or one error, nothing hangs, every block comes back, and the next request is
-// served by the same loops.
+// A fault at every frame of a handoff, sent whole, streamed chunk by chunk, and with its last chunk
+// layer by layer: the client gets the whole right answer or one error, nothing hangs, every block
+// comes back, and the next request is served by the same loops.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -32,14 +32,19 @@ message::Submit request(std::uint64_t seed) {
   return submit;
 }
 
+enum class Sent { kWhole, kStreamed, kByLayers };
+
 struct Trio {
   Cluster cluster;
   Node* router = nullptr;
-  Trio(bool streamed, std::int32_t d_block) {
-    if (streamed) {
+  Trio(Sent sent, std::int32_t d_block) {
+    if (sent != Sent::kWhole) {
       cluster.options.ack_bytes = 1;
     }
-    cluster.add_engine("p", NodeRole::kPrefill, setup(32, streamed ? 64 : 512));
+    if (sent == Sent::kByLayers) {
+      cluster.options.slow_way_us = 0;
+    }
+    cluster.add_engine("p", NodeRole::kPrefill, setup(32, sent == Sent::kWhole ? 512 : 64));
     cluster.add_engine("d", NodeRole::kDecode, setup(d_block));
     router = &cluster.add_router();
     cluster.connect_all();
@@ -47,8 +52,8 @@ struct Trio {
 };
 
 // How many frames other than Beats a healthy request takes, and what they are.
-std::vector<FrameType> healthy_frames(bool streamed) {
-  Trio trio(streamed, 64);
+std::vector<FrameType> healthy_frames(Sent sent) {
+  Trio trio(sent, 64);
   std::vector<FrameType> frames;
   trio.cluster.network.set_hook([&](const NodeId&, const NodeId&, const wire::FrameHeader& header) {
     if (header.type != FrameType::kBeat) {
@@ -70,7 +75,7 @@ struct FaultCase {
   FaultAction action;
 };
 
-class EveryFrame : public ::testing::TestWithParam<std::tuple<FaultCase, bool>> {};
+class EveryFrame : public ::testing::TestWithParam<std::tuple<FaultCase, Sent>> {};
 
 void strike(Trio& trio, const FaultCase& fault, std::size_t at) {
   auto seen = std::make_shared<std::size_t>(0);
@@ -92,16 +97,16 @@ void strike(Trio& trio, const FaultCase& fault, std::size_t at) {
 }
 
 TEST_P(EveryFrame, ends_frees_and_serves_on) {
-  const auto [fault, streamed] = GetParam();
-  const std::vector<FrameType> frames = healthy_frames(streamed);
-  ASSERT_GE(frames.size(), streamed ? 15U : 10U);
+  const auto [fault, sent] = GetParam();
+  const std::vector<FrameType> frames = healthy_frames(sent);
+  ASSERT_GE(frames.size(), sent == Sent::kWhole ? 10U : sent == Sent::kStreamed ? 15U : 18U);
   const std::vector<std::string> expected = single_node_answer(setup(32), request(1));
   const std::vector<std::string> expected_next = single_node_answer(setup(32), request(2));
   int failed = 0;
   for (std::size_t at = 0; at < frames.size(); ++at) {
     SCOPED_TRACE(
         fmt::format("{} at frame {} (type {})", fault.name, at, static_cast<int>(frames[at])));
-    Trio trio(streamed, at % 2 == 0 ? 64 : 32);
+    Trio trio(sent, at % 2 == 0 ? 64 : 32);
     Cluster& cluster = trio.cluster;
     strike(trio, fault, at);
     const SequenceKey key = cluster.start(*trio.router, request(1), "p", "d");
@@ -147,10 +152,12 @@ INSTANTIATE_TEST_SUITE_P(
                           FaultCase{"reset", Kind::kFrameFault, FaultAction::kReset},
                           FaultCase{"half_close", Kind::kFrameFault, FaultAction::kHalfClose},
                           FaultCase{"partition", Kind::kPartition, FaultAction::kDrop}),
-        ::testing::Bool()),
+        ::testing::Values(Sent::kWhole, Sent::kStreamed, Sent::kByLayers)),
     [](const auto& each) {
-      return std::string(std::get<0>(each.param).name) +
-             (std::get<1>(each.param) ? "_streamed" : "");
+      const Sent sent = std::get<1>(each.param);
+      return std::string(std::get<0>(each.param).name) + (sent == Sent::kWhole      ? ""
+                                                          : sent == Sent::kStreamed ? "_streamed"
+                                                                                    : "_by_layers");
     });
 
 }  // namespace

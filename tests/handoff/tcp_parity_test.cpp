@@ -33,6 +33,7 @@ NodeSetup setup(std::int32_t block_tokens) {
 struct Links {
   TestAuthority* authority = nullptr;  // of TLS; then there is a cluster token, too
   std::shared_ptr<net::Fabric> fabric = nullptr;
+  std::int64_t slow_way_us = 3'000;
 };
 
 class TcpNode {
@@ -81,6 +82,7 @@ class TcpNode {
         std::make_unique<handoff::TcpTransport>(control_.executor(), &io_, std::move(options));
     handoff::CoordinatorOptions coordinator;
     coordinator.self = info.id;
+    coordinator.slow_way_us = links.slow_way_us;
     coordinator_ = std::make_unique<handoff::ServingCoordinator>(
         control_.executor(), coordinator, transport_.get(), setup != nullptr ? &link : nullptr,
         clock_);
@@ -107,6 +109,8 @@ class TcpNode {
     transport_.reset();
   }
 
+  // Before it is asked anything.
+  FakeBackend& backend() { return *backend_; }
   [[nodiscard]] net::HostPort address() const { return transport_->serving_address(); }
   handoff::Owner& owner() { return coordinator_->owner(); }
   const engine::EngineStats& stats() { return engine_->stats(); }
@@ -244,6 +248,57 @@ void expect_streamed(const Links& links) {
   EXPECT_EQ(d.transport().fabric.bytes_received, links.fabric ? 47 * tile_bytes : 0);
 }
 
+// The engine goes on with the next layer of the last chunk only when what was told of before is on
+// the decode node.
+void expect_layers(const Links& links) {
+  const NodeSetup both = setup(32);
+  std::atomic<int> waits{0};
+  std::atomic<bool> late{false};
+  const std::uint64_t tile_bytes =
+      FakeBackend(both.backend).info().layout.handoff_bytes(kv::kTileTokens);
+  TcpNode d("d", NodeRole::kDecode, &both, {}, {}, links);
+  TcpNode p("p", NodeRole::kPrefill, &both, {d.address()}, {}, links);
+  p.backend().set_on_layer([&](const backend::SequencePlan& plan, const backend::LayerDone& done) {
+    const auto whole = static_cast<std::uint64_t>(plan.start / kv::kTileTokens);
+    const std::uint64_t rest = 47 - whole;
+    const std::uint64_t expected =
+        whole * tile_bytes + rest * tile_bytes / 6 * (std::uint64_t{done.layer} + 1);
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (d.handoffs().bytes_received < expected) {
+      if (std::chrono::steady_clock::now() > give_up) {
+        late = true;
+        return;
+      }
+      std::this_thread::yield();
+    }
+    ++waits;
+  });
+  TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()});
+  const message::Submit submit = make_submit(951, 1500, 16, 0.9F);
+  auto asked = asio::co_spawn(router.executor(), ask(router, {submit}), asio::use_future);
+  ASSERT_EQ(asked.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  const Answers answers = asked.get();
+  ASSERT_TRUE(answers.at(submit.key).finished);
+  EXPECT_EQ(canonical(answers.at(submit.key)), single_node_answer(both, submit));
+  EXPECT_FALSE(late);
+  EXPECT_EQ(waits, 6);
+  EXPECT_EQ(d.handoffs().bytes_received, 47 * tile_bytes);
+}
+
+TEST(tcp, layers_arrive_while_the_last_chunk_is_computed) {
+  Links links;
+  links.slow_way_us = 0;
+  expect_layers(links);
+}
+
+TEST(tcp, serving_role_loop_parity_by_tiles_and_layers) {
+  Links links;
+  links.slow_way_us = 0;
+  expect_parity(128, 128, links);
+  expect_parity(32, 256, links);
+  expect_parity(128, 64, links);
+}
+
 TEST(tcp, blocks_arrive_while_the_next_chunk_is_computed) { expect_streamed({}); }
 
 TEST(tcp, serving_role_loop_parity_matches_single_node) { expect_parity(128, 128); }
@@ -274,6 +329,11 @@ TEST_P(ByUcx, serving_role_loop_parity_matches_single_node) { expect_parity(128,
 TEST_P(ByUcx, serving_role_loop_parity_matches_single_node_with_unlike_blocks) {
   expect_parity(32, 256, links_);
   expect_parity(128, 64, links_);
+}
+
+TEST_P(ByUcx, layers_arrive_while_the_last_chunk_is_computed) {
+  links_.slow_way_us = 0;
+  expect_layers(links_);
 }
 
 TEST_P(ByUcx, blocks_arrive_while_the_next_chunk_is_computed) { expect_streamed(links_); }

@@ -56,11 +56,12 @@ struct Expected {
   std::uint64_t full_tiles;
   std::uint64_t window_tiles;  // covering [n - 69, n)
 };
-class WindowPrompts : public ::testing::TestWithParam<Expected> {};
+class WindowPrompts : public ::testing::TestWithParam<std::tuple<Expected, int>> {};
 
 TEST_P(WindowPrompts, only_what_can_be_seen_goes_over) {
-  const Expected& expected = GetParam();
+  const auto& [expected, slow_way_us] = GetParam();
   Cluster cluster;
+  cluster.options.slow_way_us = slow_way_us;
   Node& p = cluster.add_engine("p", NodeRole::kPrefill, setup());
   Node& d = cluster.add_engine("d", NodeRole::kDecode, setup(64));
   Node& router = cluster.add_router();
@@ -83,12 +84,14 @@ TEST_P(WindowPrompts, only_what_can_be_seen_goes_over) {
       << cluster.leftovers();
 }
 
-INSTANTIATE_TEST_SUITE_P(handoff, WindowPrompts,
-                         ::testing::Values(Expected{1, 1, 1}, Expected{32, 1, 1},
-                                           Expected{69, 3, 3}, Expected{70, 3, 3},
-                                           Expected{71, 3, 3}, Expected{101, 4, 3},
-                                           Expected{128, 4, 3}, Expected{129, 5, 4},
-                                           Expected{500, 16, 3}, Expected{1500, 47, 3}));
+INSTANTIATE_TEST_SUITE_P(
+    handoff, WindowPrompts,
+    ::testing::Combine(::testing::Values(Expected{1, 1, 1}, Expected{32, 1, 1}, Expected{69, 3, 3},
+                                         Expected{70, 3, 3}, Expected{71, 3, 3},
+                                         Expected{101, 4, 3}, Expected{128, 4, 3},
+                                         Expected{129, 5, 4}, Expected{500, 16, 3},
+                                         Expected{1500, 47, 3}),
+                       ::testing::Values(3'000, 0)));  // 0: also by tiles and layers
 
 TEST(window, block_sizes_may_differ) {
   std::uint64_t seed = 300;

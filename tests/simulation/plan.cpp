@@ -32,6 +32,7 @@ handoff::CoordinatorOptions draw_options(Draw& draw) {
   options.handoff_deadline_ms = 3'000;
   options.ack_bytes = draw.one_of<std::uint64_t>({1, 4'000, 4U << 20U});
   options.min_frame_bytes = draw.one_of<std::size_t>({1, 4'000, handoff::kMinFrameBytes});
+  options.slow_way_us = draw.one_of<std::int64_t>({0, 3'000});
   return options;
 }
 
@@ -246,10 +247,10 @@ std::string describe(const Plan& plan) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
   std::string text = fmt::format(
-      "seed {} (replay: simulation_test --seed {}): acks of {} bytes, frames of {}, at most {} "
-      "sequences, links up to {} ms, bulk up to {} ms, policy {}{}\n",
+      "seed {} (replay: simulation_test --seed {}): acks of {} bytes, frames of {}, ways slow from "
+      "{} us on, at most {} sequences, links up to {} ms, bulk up to {} ms, policy {}{}\n",
       plan.seed, plan.seed, plan.options.ack_bytes, plan.options.min_frame_bytes,
-      plan.options.max_sequences, ms(plan.link_delay), ms(plan.bulk_time),
+      plan.options.slow_way_us, plan.options.max_sequences, ms(plan.link_delay), ms(plan.bulk_time),
       static_cast<int>(plan.policy), plan.slices ? ", in slices" : "");
   for (const NodePlan& node : plan.nodes) {
     text += "  " + node.id;

@@ -120,30 +120,26 @@ std::uint64_t FakeBackend::read_row(const backend::SequencePlan& sequence, std::
   return hash;
 }
 
-void FakeBackend::write_row(const backend::SequencePlan& sequence, std::int32_t position,
-                            TokenId token) {
+void FakeBackend::write_row(const backend::SequencePlan& sequence, std::size_t group,
+                            std::int32_t layer, std::int32_t position, TokenId token) {
+  const kv::KvGroup& shape = info_.layout.groups[group];
   const std::int32_t row = position % kv::kTileTokens;
-  for (std::size_t group = 0; group < info_.layout.groups.size(); ++group) {
-    const kv::KvGroup& shape = info_.layout.groups[group];
-    for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(shape.layers.size()); ++layer) {
-      for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
-        const std::uint64_t before =
-            position == 0 ? mix(options_.model_seed)
-                          : read_row(sequence, group, layer, head, position - 1, kPlaneK, nullptr);
-        const std::uint64_t hash =
-            mix(before ^ place_salt(group, layer, head) ^ mix(static_cast<std::uint64_t>(token)));
-        float* const k = plane_tile(sequence, group, layer, head, position, kPlaneK);
-        float* const v = plane_tile(sequence, group, layer, head, position, kPlaneV);
-        if (row == 0) {  // a tile never shows what it held before
-          const auto values = static_cast<std::ptrdiff_t>(shape.head_dim) * kv::kTileTokens;
-          std::fill(k, k + values, 0.0F);
-          std::fill(v, v + values, 0.0F);
-        }
-        for (std::int32_t d = 0; d < shape.head_dim; ++d) {
-          k[d * kv::kTileTokens + row] = row_value(hash, d, kPlaneK);
-          v[row * shape.head_dim + d] = row_value(hash, d, kPlaneV);
-        }
-      }
+  for (std::int32_t head = 0; head < shape.kv_heads; ++head) {
+    const std::uint64_t before =
+        position == 0 ? mix(options_.model_seed)
+                      : read_row(sequence, group, layer, head, position - 1, kPlaneK, nullptr);
+    const std::uint64_t hash =
+        mix(before ^ place_salt(group, layer, head) ^ mix(static_cast<std::uint64_t>(token)));
+    float* const k = plane_tile(sequence, group, layer, head, position, kPlaneK);
+    float* const v = plane_tile(sequence, group, layer, head, position, kPlaneV);
+    if (row == 0) {  // a tile never shows what it held before
+      const auto values = static_cast<std::ptrdiff_t>(shape.head_dim) * kv::kTileTokens;
+      std::fill(k, k + values, 0.0F);
+      std::fill(v, v + values, 0.0F);
+    }
+    for (std::int32_t d = 0; d < shape.head_dim; ++d) {
+      k[d * kv::kTileTokens + row] = row_value(hash, d, kPlaneK);
+      v[row * shape.head_dim + d] = row_value(hash, d, kPlaneV);
     }
   }
 }
@@ -183,9 +179,26 @@ backend::SampledToken FakeBackend::draw(const backend::SequencePlan& sequence, s
           sequence.keep_logits ? std::move(logits) : std::vector<float>{}};
 }
 
-void FakeBackend::write_rows(const backend::SequencePlan& sequence) {
-  for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
-    write_row(sequence, sequence.start + static_cast<std::int32_t>(i), sequence.tokens[i]);
+// Layer by layer, as a model does: what has been told of may be read while the next one is written.
+void FakeBackend::write_rows(const backend::SequencePlan& sequence,
+                             backend::ProgressQueue* progress) {
+  for (std::size_t group = 0; group < info_.layout.groups.size(); ++group) {
+    const std::size_t layers = info_.layout.groups[group].layers.size();
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
+        write_row(sequence, group, static_cast<std::int32_t>(layer),
+                  sequence.start + static_cast<std::int32_t>(i), sequence.tokens[i]);
+      }
+      if (progress == nullptr) {
+        continue;
+      }
+      const backend::LayerDone done{sequence.key, static_cast<std::uint32_t>(group),
+                                    static_cast<std::uint32_t>(layer)};
+      progress->push(done);
+      if (on_layer_) {
+        on_layer_(sequence, done);
+      }
+    }
   }
   rows_computed_ += sequence.tokens.size();
 }
@@ -205,12 +218,7 @@ backend::Ticket FakeBackend::launch(const backend::StepPlan& plan) {
       break;
     }
     rows += sequence.tokens.size();
-    write_rows(sequence);
-    for (std::uint32_t group = 0; plan.progress != nullptr && group < pools_.size(); ++group) {
-      for (std::uint32_t layer = 0; layer < info_.layout.groups[group].layers.size(); ++layer) {
-        plan.progress->push({sequence.key, group, layer});
-      }
-    }
+    write_rows(sequence, plan.progress);
     if (sequence.logit_rows > 0) {
       pending_.tokens.push_back(draw(sequence, index));
     }

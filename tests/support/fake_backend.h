@@ -51,6 +51,12 @@ class FakeBackend final : public backend::Backend {
   void set_on_launch(std::function<void(const backend::StepPlan&)> hook) {
     on_launch_ = std::move(hook);
   }
+  // Runs after a layer was told of, before the next one is written; on the engine thread, and only
+  // in steps whose layers somebody wants.
+  void set_on_layer(
+      std::function<void(const backend::SequencePlan&, const backend::LayerDone&)> hook) {
+    on_layer_ = std::move(hook);
+  }
   // What StepResult::elapsed says; default 10 us per row.
   void set_cost(std::function<Duration(const backend::StepPlan&)> cost) { cost_ = std::move(cost); }
 
@@ -65,8 +71,9 @@ class FakeBackend final : public backend::Backend {
                                         std::int32_t max_tokens);
 
  private:
-  void write_rows(const backend::SequencePlan& sequence);
-  void write_row(const backend::SequencePlan& sequence, std::int32_t position, TokenId token);
+  void write_rows(const backend::SequencePlan& sequence, backend::ProgressQueue* progress);
+  void write_row(const backend::SequencePlan& sequence, std::size_t group, std::int32_t layer,
+                 std::int32_t position, TokenId token);
   std::uint64_t read_row(const backend::SequencePlan& sequence, std::size_t group,
                          std::int32_t layer, std::int32_t head, std::int32_t position, int plane,
                          std::uint64_t* digest);
@@ -79,6 +86,7 @@ class FakeBackend final : public backend::Backend {
   std::vector<std::vector<std::byte>> pools_;  // [group] of blocks in order of id
   sample::Scratch scratch_;
   std::function<void(const backend::StepPlan&)> on_launch_;
+  std::function<void(const backend::SequencePlan&, const backend::LayerDone&)> on_layer_;
   std::function<Duration(const backend::StepPlan&)> cost_;
   backend::StepResult pending_;
   std::uint64_t next_ticket_ = 1;

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <functional>
 
 namespace baton::backend {
 namespace {
@@ -231,6 +232,36 @@ TEST_F(CpuBackendTest, LayersAreReportedInOrder) {
   }
   shared().finish(a);
   shared().finish(b);
+}
+
+// What is told of is read, and may be sent, while the step goes on.
+TEST_F(CpuBackendTest, ALayerIsFinalWhenItIsReported) {
+  struct Watch final : ProgressQueue {
+    void push(const LayerDone& done) override { seen.push_back(layer_bytes(done.layer)); }
+    std::function<std::vector<std::byte>(std::uint32_t)> layer_bytes;
+    std::vector<std::vector<std::byte>> seen;
+  } watch;
+  Runner::Sequence sequence = shared().start(random_tokens(70, 11));
+  StepPlan before;
+  before.sequences = {shared().part(sequence, 40)};
+  shared().step(before);
+  StepPlan plan;
+  plan.sequences = {shared().part(sequence, kWhole)};
+  plan.progress = &watch;
+  const kv::BlockId block = plan.sequences[0].tables[0][0];
+  const kv::KvLayout& layout = shared().backend().info().layout;
+  watch.layer_bytes = [&](std::uint32_t layer) {
+    const auto bytes = shared().backend().block_bytes(0, block);
+    const std::size_t size = layout.block_bytes(0) / layout.groups[0].layers.size();
+    const auto of_layer = bytes.subspan(layer * size, size);
+    return std::vector<std::byte>(of_layer.begin(), of_layer.end());
+  };
+  shared().step(plan);
+  ASSERT_EQ(watch.seen.size(), 30U);
+  for (std::uint32_t layer = 0; layer < 30; ++layer) {
+    EXPECT_EQ(watch.seen[layer], watch.layer_bytes(layer)) << layer;
+  }
+  shared().finish(sequence);
 }
 
 TEST_F(CpuBackendTest, AnAbortedStepStopsBetweenLayers) {
