@@ -96,6 +96,9 @@ void add_handoff(MetricsPage& page, const handoff::HandoffStats& handoff) {
                    reader(handoff.bytes_sent));
   page.add_counter("baton_handoff_bytes_total", "KV bytes moved between nodes",
                    {{"dir", "received"}}, reader(handoff.bytes_received));
+  page.add_counter("baton_handoff_layer_frames_total",
+                   "frames with some layers of a prompt's last chunk, since the way was slow", {},
+                   reader(handoff.layer_frames));
   page.add_counter("baton_handoff_protocol_errors_total",
                    "frames or messages that broke the protocol", {},
                    reader(handoff.protocol_errors));

@@ -72,6 +72,7 @@ bool PrefillRole::send_frame(Entries::iterator at, const PayloadShipment::Frame&
   job.tiles = const_spans(
       collect_spans(context_.layout, entry.blocks.tables[frame.blocks.group], frame.blocks));
   context_.outbox.send_frame(std::move(job));
+  context_.stats.layer_frames += frame.by_layers ? 1 : 0;
   return true;
 }
 

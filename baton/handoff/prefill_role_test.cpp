@@ -222,6 +222,7 @@ TEST(prefill_role, on_a_slow_way_layers_leave_while_the_last_chunk_is_computed) 
       EXPECT_TRUE(coverage.mark(job.blocks));
     }
     EXPECT_TRUE(coverage.complete());
+    EXPECT_EQ(f.stats.layer_frames, slow ? 4U : 0U);
   }
 }
 

@@ -200,7 +200,7 @@ std::optional<PayloadShipment::Frame> PayloadShipment::take_next(TimePoint now) 
   bytes_in_flight_ += frames_[next_].bytes;
   frames_[next_].left_at = now;
   const std::size_t number = next_++;
-  return Frame{frames_[number].blocks, number};
+  return Frame{frames_[number].blocks, number, frames_[number].needed_layers > 0};
 }
 
 void PayloadShipment::on_sent(std::uint64_t number, const BulkSent* sent) {

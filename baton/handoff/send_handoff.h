@@ -34,6 +34,7 @@ class PayloadShipment {
   struct Frame {
     wire::BlocksHeader blocks;
     std::uint64_t number = 0;  // from 0, in the order in which they become complete
+    bool by_layers = false;    // some layers of the last chunk
   };
 
   // granted: checked against kv_tokens (tile_plan.h), which is also what was leased.

@@ -55,6 +55,8 @@ struct HandoffStats {
   std::atomic<std::uint64_t> local{0};    // prefilled and decoded here: no handoff
   std::atomic<std::uint64_t> bytes_sent{0};      // tiles' bytes
   std::atomic<std::uint64_t> bytes_received{0};  // verified or not
+  // Frames with some layers of a last chunk, since the way was slow.
+  std::atomic<std::uint64_t> layer_frames{0};
 
   std::atomic<std::uint64_t> protocol_errors{0};  // frames or messages that broke the protocol
   std::atomic<std::uint64_t> stale_messages{0};   // for dead or unknown sequences, dropped

@@ -181,6 +181,29 @@ class ToxicTest(E2eCase):
         self.poisoned(Toxic("rate", lane=BULK, at=8_000_000))
         self.poisoned(Toxic("rate", lane=CONTROL, at=20_000))
 
+    def test_a_slow_way_gets_the_last_chunk_by_layers(self):
+        """Once Acks have shown how slow the way is, layers leave while the last chunk is computed."""
+        nodes = self.cluster()
+        bodies = [completion(token_prompt(700 + i, 4200 + i), max_tokens=12, ignore_eos=True, **USAGE, **GREEDY)
+                  for i in range(2)]
+        expected = [reference(body).lines for body in bodies]
+
+        def layer_frames():
+            return scrape(nodes.prefill[0]).sum("baton_handoff_layer_frames_total")
+
+        before = layer_frames()
+        nodes.poison(Toxic("rate", lane=BULK, at=30_000_000), PD)
+        try:
+            for _ in range(ROUNDS):
+                for body, lines in zip(bodies, expected):
+                    self.check_streams(self.read_streams(nodes, [body]), [lines], "slow way")
+                if layer_frames() > before:
+                    break
+        finally:
+            nodes.poison(None)
+        self.assertGreater(layer_frames(), before)
+        self.recovers(nodes, "slow way")
+
     def test_one_byte_at_a_time(self):
         self.poisoned(Toxic("dribble", lane=CONTROL, at=200_000))
         self.poisoned(Toxic("dribble", lane=BULK, at=60_000))
