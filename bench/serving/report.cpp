@@ -163,9 +163,9 @@ void add_detail(Json& json, const LoadResult& result, bool with_tokens) {
   }
 }
 
-Status cannot_save(const std::string& path) {
+Status cannot_save(const std::string& path, std::string_view flag) {
   return fail(ErrorCode::kIo,
-              fmt::format("--save-result: cannot write {}: {}", path, std::strerror(errno)));
+              fmt::format("{}: cannot write {}: {}", flag, path, std::strerror(errno)));
 }
 
 }  // namespace
@@ -255,10 +255,10 @@ Json report_json(const ReportHead& head, const Summary& summary, const LoadResul
   return json;
 }
 
-Status check_can_save(const std::string& path) {
+Status check_can_save(const std::string& path, std::string_view flag) {
   const bool existed = std::filesystem::exists(path);
   if (!std::ofstream(path, std::ios::app)) {
-    return cannot_save(path);
+    return cannot_save(path, flag);
   }
   if (!existed) {
     std::error_code ignored;
@@ -267,12 +267,12 @@ Status check_can_save(const std::string& path) {
   return {};
 }
 
-Status save_json(const std::string& path, const Json& json) {
+Status save_json(const std::string& path, const Json& json, std::string_view flag) {
   std::ofstream out(path);
   // Servers' messages may be cut inside a character.
   out << json.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
   out.close();
-  return out ? Status{} : cannot_save(path);
+  return out ? Status{} : cannot_save(path, flag);
 }
 
 }  // namespace baton::serving

@@ -8,6 +8,7 @@
 
 #include "bench/serving/summary.h"
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace baton::serving {
@@ -34,8 +35,9 @@ struct ReportHead {
                                                  const LoadResult& result, bool with_tokens);
 
 // Whether save_json will be able to: to be asked before the load, not after it.
-// Errors of both: kIo naming --save-result.
-Status check_can_save(const std::string& path);
-Status save_json(const std::string& path, const nlohmann::ordered_json& json);
+// Errors of both: kIo naming the flag.
+Status check_can_save(const std::string& path, std::string_view flag = "--save-result");
+Status save_json(const std::string& path, const nlohmann::ordered_json& json,
+                 std::string_view flag = "--save-result");
 
 }  // namespace baton::serving
