@@ -6,6 +6,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include "apps/baton/bench_engine.h"
+#include "apps/baton/bench_handoff.h"
 #include "apps/baton/bench_perplexity.h"
 #include "apps/baton/bench_serve.h"
 #include "apps/baton/options.h"
@@ -15,8 +16,6 @@
 #include <exception>
 
 namespace {
-
-constexpr int kUsageError = 2;
 
 int run(int argc, char** argv) {
   CLI::App app{"baton: an exact server for large language models, prefill and decode apart"};
@@ -42,6 +41,11 @@ int run(int argc, char** argv) {
       "serve", "latency and throughput of any OpenAI-compatible server, as vllm bench serve does");
   baton::app::add_bench_flags(*bench_serve_command, bench_serve);
 
+  baton::app::BenchHandoffOptions bench_handoff;
+  CLI::App* bench_handoff_command = bench_command->add_subcommand(
+      "handoff", "what the split costs, and what the transfer reaches of a socket");
+  baton::app::add_bench_flags(*bench_handoff_command, bench_handoff);
+
   CLI::App* version_command = app.add_subcommand("version", "print the version");
 
   try {
@@ -52,7 +56,7 @@ int run(int argc, char** argv) {
     if (code != 0) {
       baton::app::print_variables_behind(error.what(), app);
     }
-    return code == 0 ? 0 : kUsageError;
+    return code == 0 ? 0 : baton::app::kUsageError;
   }
   if (version_command->parsed()) {
     fmt::print("baton {}\n", baton::app::kVersion);
@@ -63,6 +67,9 @@ int run(int argc, char** argv) {
   }
   if (bench_serve_command->parsed()) {
     return baton::app::run_bench_serve(bench_serve);
+  }
+  if (bench_handoff_command->parsed()) {
+    return baton::app::run_bench_handoff(bench_handoff);
   }
   return bench_perplexity->parsed() ? baton::app::run_bench_perplexity(perplexity)
                                     : baton::app::run_serve(serve);

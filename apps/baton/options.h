@@ -9,6 +9,7 @@
 #include "baton/router/policy.h"
 
 #include "apps/baton/bench_engine.h"
+#include "apps/baton/bench_handoff.h"
 #include "apps/baton/bench_perplexity.h"
 #include "apps/baton/bench_serve.h"
 #include <cstdint>
@@ -20,6 +21,9 @@ class App;
 }
 
 namespace baton::app {
+
+// Exit code for flags that are wrong, as tools have it.
+inline constexpr int kUsageError = 2;
 
 struct ServeOptions {
   message::NodeRole role = message::NodeRole::kSingle;
@@ -90,6 +94,7 @@ void add_serve_flags(CLI::App& app, ServeOptions& options);
 void add_bench_flags(CLI::App& app, BenchEngineOptions& options);
 void add_bench_flags(CLI::App& app, BenchPerplexityOptions& options);
 void add_bench_flags(CLI::App& app, BenchServeOptions& options);
+void add_bench_flags(CLI::App& app, BenchHandoffOptions& options);
 
 // After a parse error: a line on stderr for each variable whose flag the error names, since the
 // mistake may be there and not on the command line.

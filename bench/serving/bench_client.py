@@ -58,11 +58,6 @@ def bench_serve(binary, address, *flags) -> dict:
     return Bench(binary, address, *flags).result()
 
 
-def cpus_of(mask: str) -> set[int]:
-    bits = int(mask, 16)
-    return {cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1}
-
-
 def split_flags(options) -> dict:
     """For Cluster: one thread and one core for each node, the router wherever there is room."""
     prefill, decode = options.masks.split(",")

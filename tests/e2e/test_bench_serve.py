@@ -1,15 +1,16 @@
-"""`baton bench serve`, and the scripts that measure with it, against real nodes: what they count is what
-the nodes did. No times are judged."""
+"""`baton bench serve`, the scripts that measure with it, and `baton bench handoff`, against real nodes: what
+they count is what the nodes did. No times are judged."""
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 
 from harness.case import CONTEXT, E2eCase, Settings, make_single, pair, patient, single
 from harness.metrics import expected_kv_bytes, scrape
-from harness.node import free_port
+from harness.node import free_port, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRACE = ROOT / "tests/fixtures/traces/mooncake_conversation_excerpt.jsonl"
@@ -151,8 +152,7 @@ class BenchServeTest(E2eCase):
 
 
 class MeasuringScriptsTest(E2eCase):
-    """The scripts of bench/ that start nodes themselves, in their shortest form: do they still run,
-    and do their checks (equal tokens, a real handoff, free blocks) hold?"""
+    """The scripts of bench/ that start nodes themselves, in their shortest form: do they still run?"""
 
     def run_script(self, name, *flags):
         with tempfile.TemporaryDirectory() as folder:
@@ -164,17 +164,6 @@ class MeasuringScriptsTest(E2eCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             return json.loads(saved.read_text()), done.stdout
 
-    def test_handoff(self):
-        saved, shown = self.run_script("handoff/run", "--lengths", "40,300", "--kv-memory", "256M")
-        for one, tokens in zip(saved["results"], (40, 300)):
-            self.assertEqual(one["prompt_tokens"], tokens)
-            self.assertEqual(one["kv_bytes"], expected_kv_bytes(tokens))
-            for name, ratio in one["ratios"].items():
-                self.assertTrue(name == "ttst_steps" or ratio > 0, (name, ratio))
-        self.assertEqual({phase: len(times) for phase, times in saved["cancel_ms"].items()},
-                         {"prefill": 5, "decode": 5})
-        self.assertIn("| 300 | ", shown)
-
     def test_interference(self):
         saved, shown = self.run_script("serving/interference", "--stream-tokens", "150", "--prompts",
                                        "2", "--prompt-tokens", "200", "--kv-memory", "128M")
@@ -185,3 +174,143 @@ class MeasuringScriptsTest(E2eCase):
             self.assertGreater(disturbed["prompts_begun_within"], 0)
             self.assertEqual(len(disturbed["prompt_ttft_ms"]), 2)
         self.assertIn("single node, 2 threads", shown)
+
+
+class BenchHandoffTest(E2eCase):
+    """`baton bench handoff` in its shortest form: it runs, its checks (equal tokens, a real handoff, free
+    blocks) hold, and its nodes are gone when it is, whichever way it went."""
+
+    HEAD = "| prompt | TTFT single | split ÷ single | TTST single |"
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="baton-bench-handoff-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        # A name by which its nodes are known: each has it on its command line.
+        self.model = self.folder / "model-of-this-test.gguf"
+        self.model.symlink_to(Settings.model)
+        self.saved = self.folder / "result.json"
+        self.addCleanup(self.end_nodes)
+
+    def nodes_left(self):
+        found = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"serve" in words and str(self.model).encode() in words:
+                found.append(int(entry.name))
+        return found
+
+    def end_nodes(self):
+        for pid in self.nodes_left():  # of a test that has failed
+            os.kill(pid, signal.SIGKILL)
+
+    def begin(self, *flags):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
+        environment["TMPDIR"] = str(self.folder)
+        argv = [Settings.binary, "bench", "handoff", *flags]
+        for name, value in (("-m", self.model), ("--kv-memory", "256M"), ("--lengths", "16")):
+            argv += [] if name in flags else [name, value]
+        return subprocess.Popen([str(word) for word in argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=environment)
+
+    def finish(self, process):
+        self.addCleanup(process.kill)
+        out, err = process.communicate(timeout=patient(240))
+        return process.returncode, out, err
+
+    def assert_nothing_is_left(self):
+        self.assertEqual(self.nodes_left(), [])
+        self.assertEqual([path.name for path in self.folder.iterdir() if path.is_dir()], [])
+
+    def test_a_round_of_a_short_and_a_longer_prompt(self):
+        code, out, err = self.finish(self.begin("--lengths", "16,300", "--rounds", 1, "--json", self.saved))
+        self.assertEqual(code, 0, out + err)
+        saved = json.loads(self.saved.read_text())
+        self.assertEqual([one["prompt_tokens"] for one in saved["results"]], [16, 300])
+        for one in saved["results"]:
+            self.assertEqual(one["kv_bytes"], expected_kv_bytes(one["prompt_tokens"]))
+            self.assertEqual(len(one["rounds"]), 5)
+            self.assertEqual(set(one["ratios"]), {"ttft", "ttst", "ttst_steps", "ttst_streamed_to_whole",
+                                                  "rate_to_raw", "exposed_to_transfer"})
+            for name, ratio in one["ratios"].items():
+                self.assertTrue(name == "ttst_steps" or ratio > 0, (name, ratio))
+            for each in one["rounds"]:
+                self.assertAlmostEqual(each["not_wire_ms"], each["whole"]["exposed_ms"] - 1e3 * each["raw_s"])
+                for shape in ("single", "split", "whole"):
+                    self.assertTrue(0 < each[shape]["ttft_ms"] <= each[shape]["ttst_ms"], each)
+        self.assertEqual({phase: len(times) for phase, times in saved["cancel_ms"].items()},
+                         {"prefill": 5, "decode": 5})
+        self.assertEqual([goal["name"] for goal in saved["goals"]],
+                         ["rate_to_raw", "not_wire_ms", "ttft", "ttst", "ttst_streamed_to_whole",
+                          "exposed_to_transfer", "cancel_ms"])
+        self.assertLessEqual({"commit", "date", "cpu", "cores", "model", "binary", "load_before", "busy_before",
+                              "link", "load_after"}, set(saved["machine"]))
+        self.assertFalse(saved["interrupted"])
+        for words in (self.HEAD, "| not wire |", "| 16 | ", "| 300 | ", "client leaves during decode: ",
+                      "same tokens for each of 10 prompts"):
+            self.assertIn(words, out)
+        self.assertEqual(sum(line.startswith(("met ", "not met ", "- ")) for line in out.splitlines()), 7, out)
+        self.assert_nothing_is_left()
+
+    def test_interrupted_it_prints_what_it_has(self):
+        process = self.begin("--rounds", 10_000, "--json", self.saved)
+        self.addCleanup(process.kill)
+        for line in process.stderr:
+            if line.startswith("16 tokens, round 0:"):
+                break
+        else:
+            self.fail("it ended before a prompt was measured")
+        self.assertEqual(len(self.nodes_left()), 7)
+        process.send_signal(signal.SIGINT)
+        code, out, err = self.finish(process)
+        self.assertEqual(code, 128 + signal.SIGINT, out + err)
+        self.assertIn("interrupted", err)
+        self.assertIn(self.HEAD, out)
+        self.assertIn("| 16 | ", out)
+        saved = json.loads(self.saved.read_text())
+        self.assertTrue(saved["interrupted"])
+        self.assertGreaterEqual(len(saved["results"][0]["rounds"]), 1)
+        self.assert_nothing_is_left()
+
+    def test_its_nodes_die_with_it(self):
+        process = self.begin("--rounds", 10_000)
+        self.addCleanup(process.kill)
+        wait_until(lambda: self.nodes_left(), patient(60), "a node has been started")
+        process.kill()
+        self.finish(process)
+        wait_until(lambda: not self.nodes_left(), patient(20), "no node is left")
+
+    def test_a_node_that_does_not_start_is_shown(self):
+        # A pool larger than any machine's memory: the flag is a size, and only the node can tell.
+        code, out, err = self.finish(self.begin("--kv-memory", "900000G"))
+        self.assertEqual((code, out), (1, ""), err)
+        for words in ("baton bench handoff: single ended", "--- single: ", "--kv-memory"):
+            self.assertIn(words, err)
+        self.assert_nothing_is_left()
+
+    def test_mistakes_name_their_flag(self):
+        text = self.folder / "text.gguf"
+        text.write_text("no model")
+        cases = (
+            (("--lengths", "16,some"), "--lengths: 'some'"),
+            (("--lengths", ""), "--lengths"),
+            (("--lengths", f"16,{CONTEXT - 15}"), f"--lengths: {CONTEXT - 15} "),
+            (("--masks", "1"), "--masks"),
+            (("--masks", "1,x"), "--masks"),
+            (("--masks", "1,8000000000000000000000000"), "--masks"),
+            (("--kv-memory", "much"), "--kv-memory"),
+            (("--rounds", "0"), "--rounds"),
+            (("--json", "/nowhere/x.json"), "--json: cannot write /nowhere/x.json"),
+            (("-m", "/nowhere.gguf"), "--model: cannot open /nowhere.gguf"),
+            (("-m", text), "--model: "),
+            (("-m", ""), "--model is missing"),
+        )
+        for flags, words in cases:
+            code, out, err = self.finish(self.begin(*flags))
+            self.assertEqual((code, out), (2, ""), f"{flags}\n{err}")
+            self.assertIn(words, err, flags)
+            self.assertNotIn("starting", err)
+        self.assert_nothing_is_left()
