@@ -170,6 +170,26 @@ TEST(Progress, LayersOfTheLastChunk) {
   }
 }
 
+// The only chunk of a prompt is under way when its blocks are claimed.
+TEST(Progress, LayersAreToldFromTheClaimOn) {
+  FakeBackendOptions options = pool(40);
+  options.groups = {{12, 2, 8, 40, 0}};
+  EngineHarness node(options, few_sequences());
+  node.wants_layers = true;
+  node.backend.set_on_layer([&](const backend::SequencePlan&, const backend::LayerDone& done) {
+    if (done.layer == 4) {
+      node.take_events();
+    }
+  });
+  const message::Submit submit = submit_of(3, 22, 12);
+  node.post(message::PrefillForHandoff{submit});
+  node.run_until_idle();
+  const Prefilled& done = node.prefilled[submit.key];
+  EXPECT_EQ(done.layers, (std::vector<std::vector<std::uint32_t>>{{6}, {8}, {10}, {12}}));
+  node.post(message::Release{done.blocks.lease});
+  node.run_until_idle();
+}
+
 // A prefill that nobody reads from yet gives its blocks back to those before it; one that is being
 // sent keeps them.
 TEST(Progress, OnlyUnclaimedBlocksAreTakenBack) {

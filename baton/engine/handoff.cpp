@@ -147,7 +147,8 @@ void BatchScheduler::announce_chunk(Sequence& sequence, const sched::BatchItem& 
   }
 }
 
-// What a borrower wants to hear of layers must be in its hands before they are computed.
+// The borrower may want to hear of layers at any time (it often claims while the only chunk is
+// computed), and must have their blocks by then.
 void BatchScheduler::watch_last_chunks(const sched::Batch& batch) {
   layer_progress_.begin();
   for (const sched::BatchItem& item : batch.items) {
@@ -156,14 +157,13 @@ void BatchScheduler::watch_last_chunks(const sched::Batch& batch) {
     }
     Sequence& sequence = *sequences_.at(item.key);
     const auto lease = leases_.find(sequence.lease.value);
-    if (lease == leases_.end() || lease->second.claim == nullptr ||
-        !lease->second.claim->wants_layers()) {
+    if (lease == leases_.end() || lease->second.claim == nullptr) {
       continue;
     }
     if (grow_lease(sequence, lease->second)) {
       announce_progress(sequence, blocks_of(sequence.lease, lease->second), item.start);
     }
-    layer_progress_.watch(item.key, sequence.events, item.start);
+    layer_progress_.watch(sequence, lease->second.claim, item.start);
   }
   plan_.progress = layer_progress_.queue();
 }

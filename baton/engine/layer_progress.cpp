@@ -1,6 +1,7 @@
 #include "baton/engine/layer_progress.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace baton::engine {
 
@@ -24,8 +25,10 @@ void LayerProgress::begin() {
   began_ = clock_.now();
 }
 
-void LayerProgress::watch(const SequenceKey& key, EventQueue* events, std::int32_t start) {
-  watched_.push_back({key, events, start, std::vector<std::uint32_t>(groups_, 0), 0});
+void LayerProgress::watch(const Sequence& sequence,
+                          std::shared_ptr<const message::LeaseClaim> claim, std::int32_t start) {
+  watched_.push_back({sequence.key(), sequence.events, std::move(claim), start,
+                      std::vector<std::uint32_t>(groups_, 0), 0});
 }
 
 void LayerProgress::push(const backend::LayerDone& done) {
@@ -35,7 +38,8 @@ void LayerProgress::push(const backend::LayerDone& done) {
   }
   found->layers[done.group] = done.layer + 1;
   ++found->count;
-  if (found->count % report_every_ == 0 || found->count == all_layers_) {
+  const bool due = found->count % report_every_ == 0 || found->count == all_layers_;
+  if (due && found->claim->wants_layers()) {
     message::PrefillProgress progress;
     progress.key = found->key;
     progress.computed_tokens = found->start;

@@ -7,6 +7,7 @@
 #include "baton/engine/sequence.h"
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace baton::engine {
@@ -18,8 +19,10 @@ class LayerProgress final : public backend::ProgressQueue {
 
   // A step is about to be launched.
   void begin();
-  // `events` gets a PrefillProgress with layers now and then, the last one when all are done.
-  void watch(const SequenceKey& key, EventQueue* events, std::int32_t start);
+  // While the borrower wants layers `events` gets a PrefillProgress with them now and then, the
+  // last one when all are done.
+  void watch(const Sequence& sequence, std::shared_ptr<const message::LeaseClaim> claim,
+             std::int32_t start);
   // For StepPlan::progress: null when nothing is watched.
   [[nodiscard]] backend::ProgressQueue* queue() { return watched_.empty() ? nullptr : this; }
 
@@ -29,6 +32,7 @@ class LayerProgress final : public backend::ProgressQueue {
   struct Watched {
     SequenceKey key;
     EventQueue* events = nullptr;
+    std::shared_ptr<const message::LeaseClaim> claim;
     std::int32_t start = 0;
     std::vector<std::uint32_t> layers;  // [group]
     std::uint32_t count = 0;

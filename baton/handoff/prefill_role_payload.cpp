@@ -27,7 +27,8 @@ bool PrefillRole::try_claim(Entry& entry) {
                 static_cast<double>(context_.options.slow_way_us) * 1e-6};
   entry.shipment.emplace(context_.layout, entry.granted, entry.kv_tokens,
                          context_.options.min_frame_bytes, way);
-  if (entry.blocks.claim != nullptr && entry.shipment->wants_layers()) {
+  if (context_.options.stream_kv && entry.blocks.claim != nullptr &&
+      entry.shipment->wants_layers()) {
     entry.blocks.claim->want_layers();
   }
   return true;
@@ -158,14 +159,15 @@ void PrefillRole::take_ranges(Entry& entry, const wire::pb::Ack& ack, TimePoint 
     ++context_.stats.protocol_errors;
     return;
   }
-  if (const auto measured = entry.shipment->seconds_per_byte()) {
-    // Frames that left together took longer than the way: down at once, up by and by.
+  if (entry.state == State::kEnding) {
+    return;
+  }
+  if (const auto measured = entry.shipment->take_seconds_per_byte()) {
+    // Other handoffs, or a busy machine, make it longer: down at once, up by and by.
     double& pace = seconds_per_byte_.emplace(entry.decode_node, *measured).first->second;
     pace = std::min(*measured, 2 * pace);
   }
-  if (entry.state != State::kEnding) {
-    return_done_blocks(entry);
-  }
+  return_done_blocks(entry);
 }
 
 }  // namespace baton::handoff

@@ -251,6 +251,48 @@ TEST(prefill_role, a_slow_way_is_known_by_its_acks) {
   EXPECT_FALSE(next_prompt(10));
 }
 
+// Nor is an Ack that names what was acked before.
+TEST(prefill_role, an_ack_of_nothing_new_says_nothing_of_the_way) {
+  Fixture f;
+  const auto begin = [&](std::uint64_t id) {
+    message::Submit submit;
+    submit.key = {{id, 0}, {0}, {0}};
+    submit.prompt.assign(kPromptTokens, 7);
+    submit.max_tokens = 8;
+    f.role.handle(PrefillRoleRequest{submit, kDecode, kOwner}, f.now);
+    f.key = submit.key;
+    f.grant();
+    return f.lend(id, 64)->wants_layers();
+  };
+  const auto ack = [&](const SequenceKey& key) {
+    wire::pb::Ack message;
+    message.add_ranges()->set_tiles(2);
+    f.role.handle(AckInput{kDecode, key, message}, f.now);
+  };
+  EXPECT_FALSE(begin(9));
+  const SequenceKey slow = f.key;
+  f.now += std::chrono::milliseconds(200);  // the machine was busy
+  ack(slow);
+  EXPECT_TRUE(begin(10));
+  f.now += std::chrono::microseconds(200);  // and is no longer: 1.3 GB/s
+  ack(f.key);
+  EXPECT_FALSE(begin(11));
+  for (int i = 0; i < 8; ++i) {
+    ack(slow);
+  }
+  EXPECT_FALSE(begin(12));
+}
+
+TEST(prefill_role, layers_are_not_wanted_when_told_to_wait_for_the_end) {
+  Fixture f;
+  f.options.stream_kv = false;
+  f.options.slow_way_us = 0;
+  const auto claim = f.lend(5, 0);
+  f.grant();
+  f.computed(256);
+  EXPECT_FALSE(claim->wants_layers());
+}
+
 TEST(prefill_role, nothing_leaves_before_the_end_when_told_so) {
   Fixture f;
   f.options.stream_kv = false;

@@ -127,8 +127,7 @@ void PayloadShipment::set_layers(std::span<const std::uint32_t> layers, Duration
   for (std::size_t i = next_; i < frames_.size(); ++i) {
     bytes += frames_[i].needed_tokens > computed_tokens_ ? frames_[i].bytes : 0;
   }
-  const double way_s =
-      static_cast<double>(bytes) * seconds_per_byte_.value_or(way_.seconds_per_byte);
+  const double way_s = static_cast<double>(bytes) * way_.seconds_per_byte;
   if (bytes > 0 && std::min(forward_s, way_s) >= way_.slow_s) {
     const double part_s = way_.slow_s / 3;
     cut_last_chunk(way_s < part_s * kMostParts ? static_cast<std::uint32_t>(way_s / part_s)
@@ -146,20 +145,20 @@ void PayloadShipment::cut_last_chunk(std::uint32_t parts) {
   count_uses(first, ~0U);
   std::vector<wire::BlocksHeader> runs;
   for (auto frame = begin; frame != frames_.end(); ++frame) {
-    wire::BlocksHeader next = frame->blocks;
-    if (!runs.empty()) {
-      wire::BlocksHeader joined = runs.back();
-      joined.tiles += next.tiles;
-      next.first_tile = runs.back().first_tile;
-      next.tiles = joined.tiles;
-      const bool follows = frame->blocks.first_tile == runs.back().first_tile + runs.back().tiles;
-      const bool in_block = frame->blocks.first_tile % tiles_per_block_ != 0;
-      if (follows && in_block && next == joined) {
-        runs.back() = joined;
+    const wire::BlocksHeader& next = frame->blocks;
+    const auto before = std::find_if(runs.rbegin(), runs.rend(),
+                                     [&](const auto& run) { return run.group == next.group; });
+    if (before != runs.rend() && next.first_tile % tiles_per_block_ != 0 &&
+        frame_bytes(layout_, *before) + frame->bytes <= kMaxFrameBytes) {
+      wire::BlocksHeader rest = next;  // `next`, if it goes on where `before` ends
+      rest.first_tile = before->first_tile;
+      rest.tiles = before->tiles;
+      if (rest == *before && next.first_tile == before->first_tile + before->tiles) {
+        before->tiles += next.tiles;
         continue;
       }
     }
-    runs.push_back(frame->blocks);
+    runs.push_back(next);
   }
   frames_.erase(begin, frames_.end());
   for (std::uint32_t part = 0; part < parts; ++part) {
@@ -199,6 +198,8 @@ std::optional<PayloadShipment::Frame> PayloadShipment::take_next(TimePoint now) 
   ++frames_in_flight_;
   bytes_in_flight_ += frames_[next_].bytes;
   frames_[next_].left_at = now;
+  unacked_bytes_ += frames_[next_].bytes;
+  frames_[next_].unacked_bytes = unacked_bytes_;
   const std::size_t number = next_++;
   return Frame{frames_[number].blocks, number, frames_[number].needed_layers > 0};
 }
@@ -236,11 +237,13 @@ Status PayloadShipment::on_ack(std::span<const wire::pb::TileRange> ranges, Time
         continue;
       }
       frame.acked = true;
+      unacked_bytes_ -= frame.bytes;
       // Acks are given for several frames: the one that left last is the one that brought this
       // about. Small ones tell more of round trips and scheduling than of the way.
       if (frame.bytes >= min_frame_bytes_ && now > frame.left_at) {
-        seconds_per_byte_ = std::chrono::duration<double>(now - frame.left_at).count() /
-                            static_cast<double>(frame.bytes);
+        way_.seconds_per_byte = std::chrono::duration<double>(now - frame.left_at).count() /
+                                static_cast<double>(frame.unacked_bytes);
+        new_seconds_per_byte_ = way_.seconds_per_byte;
       }
       if (frame.sent) {
         settle(frame);

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace baton::handoff {
@@ -59,9 +60,12 @@ class PayloadShipment {
   void on_sent(std::uint64_t number, const BulkSent* sent);
   // The receiver has these tiles. Errors: kProtocol (not granted).
   Status on_ack(std::span<const wire::pb::TileRange> ranges, TimePoint now = {});
-  // How long the last acked frame of min_frame_bytes or more was on its way. More than that where
-  // several left at once.
-  [[nodiscard]] std::optional<double> seconds_per_byte() const { return seconds_per_byte_; }
+  // What Acks have told of the way since the last call: the time of the frame of min_frame_bytes or
+  // more that left last, over all bytes that were not acked when it left, since they were before
+  // it.
+  std::optional<double> take_seconds_per_byte() {
+    return std::exchange(new_seconds_per_byte_, std::nullopt);
+  }
   // Leased blocks that need not be kept any more, each once: not granted at all, or sent and acked.
   std::vector<message::BlockRange> take_done_blocks();
 
@@ -76,6 +80,7 @@ class PayloadShipment {
     std::int32_t needed_tokens = 0;   // rows that must be complete
     std::uint32_t needed_layers = 0;  // or so many layers of the last chunk; 0: that is not enough
     std::uint64_t bytes = 0;
+    std::uint64_t unacked_bytes = 0;  // this one and those before it, when it left
     bool sent = false;
     bool acked = false;
     wire::EncodedHeader header{};  // as it went out
@@ -105,7 +110,8 @@ class PayloadShipment {
   std::size_t frames_sent_ = 0;
   std::size_t frames_in_flight_ = 0;
   std::uint64_t bytes_in_flight_ = 0;
-  std::optional<double> seconds_per_byte_;
+  std::uint64_t unacked_bytes_ = 0;  // of frames that have left
+  std::optional<double> new_seconds_per_byte_;
 };
 
 // One Blocks frame to ship. The blocks that it reads stay leased until it is answered.

@@ -275,7 +275,7 @@ class Model {
       }
     }
     EXPECT_TRUE(payload_.on_ack(ranges, now_));
-    EXPECT_GT(payload_.seconds_per_byte().value_or(1), 0);
+    EXPECT_GT(payload_.take_seconds_per_byte().value_or(1), 0);
   }
 
   // Tiles that were not sent, were acked before, or that nobody asked for.

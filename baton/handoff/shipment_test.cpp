@@ -122,6 +122,39 @@ TEST(shipment, on_a_slow_way_the_last_chunk_goes_by_layers) {
   EXPECT_EQ(commit.payload_bytes(), ranges_bytes(s.own, tiles(0, 11)));
 }
 
+// Tiles of two groups become complete in turns.
+TEST(shipment, the_last_chunk_of_two_groups_goes_in_whole_runs) {
+  kv::KvLayout own = layout(8);
+  own.groups.push_back(own.groups[0]);
+  std::vector<wire::pb::TileRange> ranges = tiles(0, 6);
+  ranges.push_back(ranges[0]);
+  ranges[1].set_group(1);
+  PayloadShipment payload(own, ranges, 192, kMinFrameBytes, kSlow);
+  payload.set_layers(std::vector<std::uint32_t>{1, 1}, std::chrono::milliseconds(5));
+  payload.set_computed(192);
+  std::size_t frames = 0;
+  for (BulkSent answer; const auto frame = payload.take_next(); ++frames) {
+    payload.on_sent(frame->number, &answer);
+  }
+  EXPECT_EQ(frames, 8U * 6U);  // parts, blocks
+}
+
+// One layer whose block is larger than the largest frame: what was cut for that stays so.
+TEST(shipment, a_run_is_no_larger_than_the_largest_frame) {
+  kv::KvLayout own = layout(1);
+  own.block_tokens = 256;
+  own.groups[0].kv_heads = 64;
+  own.groups[0].head_dim = 256;
+  own.groups.push_back(layout(7).groups[0]);
+  PayloadShipment payload(own, tiles(0, 8), 256, kMinFrameBytes, kSlow);
+  payload.set_layers(std::vector<std::uint32_t>{1, 1}, std::chrono::milliseconds(20));
+  payload.set_computed(256);
+  for (BulkSent answer; const auto frame = payload.take_next();) {
+    EXPECT_LE(frame_bytes(own, frame->blocks), kMaxFrameBytes);
+    payload.on_sent(frame->number, &answer);
+  }
+}
+
 TEST(shipment, what_lies_on_both_sides_of_the_last_chunks_begin_waits_its_turn) {
   Shipment s(0, layout(8), kSlow);
   s.payload.set_computed(128);
@@ -165,13 +198,16 @@ TEST(shipment, measures_the_way_by_what_an_ack_came_for) {
   Shipment s;
   const TimePoint begin{std::chrono::seconds(5)};
   s.payload.set_computed(kTokens);
-  EXPECT_FALSE(s.payload.seconds_per_byte().has_value());
+  EXPECT_FALSE(s.payload.take_seconds_per_byte().has_value());
   for (int frame = 0; frame < 2; ++frame) {
     const auto taken = s.payload.take_next(begin + frame * std::chrono::milliseconds(100));
     s.payload.on_sent(taken->number, &s.answer);
   }
   EXPECT_TRUE(s.payload.on_ack(tiles(0, 4), begin + std::chrono::milliseconds(110)));
-  EXPECT_DOUBLE_EQ(s.payload.seconds_per_byte().value_or(0), 0.010 / (256 * 1024));
+  // 10 ms for the second frame and the first one, which was not acked when it left.
+  EXPECT_DOUBLE_EQ(s.payload.take_seconds_per_byte().value_or(0), 0.010 / (512 * 1024));
+  EXPECT_TRUE(s.payload.on_ack(tiles(0, 4), begin + std::chrono::seconds(1)));  // nothing new
+  EXPECT_FALSE(s.payload.take_seconds_per_byte().has_value());
 }
 
 TEST(shipment, a_frame_leaves_once_its_rows_are_computed) {
