@@ -115,6 +115,17 @@ struct Fixture {
     role.handle(std::move(progress), now);
     return claim;
   }
+  // Another prompt for the same decode node, granted and lent: whether its layers are wanted.
+  bool begin_next(std::uint64_t id, std::int32_t computed_tokens) {
+    message::Submit submit;
+    submit.key = {{id, 0}, {0}, {0}};
+    submit.prompt.assign(kPromptTokens, 7);
+    submit.max_tokens = 8;
+    role.handle(PrefillRoleRequest{submit, kDecode, kOwner}, now);
+    key = submit.key;
+    grant();
+    return lend(id, computed_tokens)->wants_layers();
+  }
   void computed(std::int32_t tokens) {
     role.handle(message::PrefillProgress{kKey, tokens, {}}, now);
   }
@@ -230,57 +241,37 @@ TEST(prefill_role, on_a_slow_way_layers_leave_while_the_last_chunk_is_computed) 
 // are wanted. When that node has gone nothing is known of the way.
 TEST(prefill_role, a_slow_way_is_known_by_its_acks) {
   Fixture f;
-  const auto next_prompt = [&](std::uint64_t id) {
-    message::Submit submit;
-    submit.key = {{id, 0}, {0}, {0}};
-    submit.prompt.assign(kPromptTokens, 7);
-    submit.max_tokens = 8;
-    f.role.handle(PrefillRoleRequest{submit, kDecode, kOwner}, f.now);
-    f.key = submit.key;
-    f.grant();
-    return f.lend(id, 0)->wants_layers();
-  };
   f.grant();
   f.lend(5, 0);
   f.computed(64);
   f.sent(0);
   f.now += std::chrono::milliseconds(20);
   f.ack(0, 2);
-  EXPECT_TRUE(next_prompt(9));
+  EXPECT_TRUE(f.begin_next(9, 0));
   f.role.handle(PeerDown{kDecode, {ErrorCode::kPeerLost, "gone"}}, f.now);
-  EXPECT_FALSE(next_prompt(10));
+  EXPECT_FALSE(f.begin_next(10, 0));
 }
 
 // Nor is an Ack that names what was acked before.
 TEST(prefill_role, an_ack_of_nothing_new_says_nothing_of_the_way) {
   Fixture f;
-  const auto begin = [&](std::uint64_t id) {
-    message::Submit submit;
-    submit.key = {{id, 0}, {0}, {0}};
-    submit.prompt.assign(kPromptTokens, 7);
-    submit.max_tokens = 8;
-    f.role.handle(PrefillRoleRequest{submit, kDecode, kOwner}, f.now);
-    f.key = submit.key;
-    f.grant();
-    return f.lend(id, 64)->wants_layers();
-  };
   const auto ack = [&](const SequenceKey& key) {
     wire::pb::Ack message;
     message.add_ranges()->set_tiles(2);
     f.role.handle(AckInput{kDecode, key, message}, f.now);
   };
-  EXPECT_FALSE(begin(9));
+  EXPECT_FALSE(f.begin_next(9, 64));
   const SequenceKey slow = f.key;
   f.now += std::chrono::milliseconds(200);  // the machine was busy
   ack(slow);
-  EXPECT_TRUE(begin(10));
+  EXPECT_TRUE(f.begin_next(10, 64));
   f.now += std::chrono::microseconds(200);  // and is no longer: 1.3 GB/s
   ack(f.key);
-  EXPECT_FALSE(begin(11));
+  EXPECT_FALSE(f.begin_next(11, 64));
   for (int i = 0; i < 8; ++i) {
     ack(slow);
   }
-  EXPECT_FALSE(begin(12));
+  EXPECT_FALSE(f.begin_next(12, 64));
 }
 
 TEST(prefill_role, layers_are_not_wanted_when_told_to_wait_for_the_end) {
