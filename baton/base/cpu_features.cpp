@@ -44,14 +44,21 @@ const CpuFeatures& cpu_features() {
   return features;
 }
 
-int available_cpus() {
+std::vector<int> allowed_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) {
-    return 1;
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) {
+        cpus.push_back(cpu);
+      }
+    }
   }
-  return std::max(1, CPU_COUNT(&set));
+  return cpus;
 }
+
+int available_cpus() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
 
 Result<std::vector<int>> parse_cpu_mask(std::string_view mask) {
   std::string_view digits = mask;
@@ -84,16 +91,9 @@ Status use_cpu_mask(std::string_view mask) {
     return {};
   }
   BATON_TRY(const std::vector<int> cpus, parse_cpu_mask(mask));
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+  const std::vector<int> present = allowed_cpus();
+  if (present.empty()) {
     return fail(ErrorCode::kInternal, "--cpu-mask: the system does not say which CPUs there are");
-  }
-  std::vector<int> present;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(static_cast<std::size_t>(cpu), &allowed)) {
-      present.push_back(cpu);
-    }
   }
   cpu_set_t wanted;
   CPU_ZERO(&wanted);

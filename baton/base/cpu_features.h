@@ -18,7 +18,9 @@ struct CpuFeatures {
 };
 const CpuFeatures& cpu_features();
 
-// CPUs that this process may run on (its affinity mask), at least 1.
+// CPUs that this process may run on (its affinity mask), ascending. Empty: the system does not say.
+std::vector<int> allowed_cpus();
+// How many of them there are, at least 1.
 int available_cpus();
 
 // The CPUs of a hex mask ("f0" or "0xF0" = 4, 5, 6, 7), ascending. Errors: kInvalidArgument (no hex

@@ -190,6 +190,7 @@ class BatchScheduler {
   // handoff.cpp
   void announce_progress(Sequence& sequence, message::LeasedBlocks blocks,
                          std::int32_t computed_tokens);
+  void announce_growth(Sequence& sequence, Lease& lease, std::int32_t computed_tokens);
   void announce_chunk(Sequence& sequence, const sched::BatchItem& item);
   void watch_last_chunks(const sched::Batch& batch);
   void finish_prefill_for_handoff(Sequence& sequence, const message::Token& first);

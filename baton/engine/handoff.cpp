@@ -136,15 +136,20 @@ void BatchScheduler::announce_progress(Sequence& sequence, message::LeasedBlocks
   sequence.events->push_unbounded(std::move(progress));
 }
 
-// Of the last chunk PrefillDone tells; before it only that the lease has grown.
+void BatchScheduler::announce_growth(Sequence& sequence, Lease& lease,
+                                     std::int32_t computed_tokens) {
+  if (grow_lease(sequence, lease)) {
+    announce_progress(sequence, blocks_of(sequence.lease, lease), computed_tokens);
+  }
+}
+
+// Any chunk but the last: of that PrefillDone tells, and watch_last_chunks() before it.
 void BatchScheduler::announce_chunk(Sequence& sequence, const sched::BatchItem& item) {
   const auto lease = leases_.find(sequence.lease.value);
-  if (lease != leases_.end() && grow_lease(sequence, lease->second)) {
-    announce_progress(sequence, blocks_of(sequence.lease, lease->second), item.start);
+  if (lease != leases_.end()) {
+    announce_growth(sequence, lease->second, item.start);
   }
-  if (!item.samples) {
-    announce_progress(sequence, {}, item.start + item.tokens);
-  }
+  announce_progress(sequence, {}, item.start + item.tokens);
 }
 
 // The borrower may want to hear of layers at any time (it often claims while the only chunk is
@@ -157,13 +162,13 @@ void BatchScheduler::watch_last_chunks(const sched::Batch& batch) {
     }
     Sequence& sequence = *sequences_.at(item.key);
     const auto lease = leases_.find(sequence.lease.value);
-    if (lease == leases_.end() || lease->second.claim == nullptr) {
+    if (lease == leases_.end()) {
       continue;
     }
-    if (grow_lease(sequence, lease->second)) {
-      announce_progress(sequence, blocks_of(sequence.lease, lease->second), item.start);
+    announce_growth(sequence, lease->second, item.start);
+    if (lease->second.claim != nullptr) {
+      layer_progress_.watch(sequence, lease->second.claim, item.start);
     }
-    layer_progress_.watch(sequence, lease->second.claim, item.start);
   }
   plan_.progress = layer_progress_.queue();
 }

@@ -74,7 +74,7 @@ void BatchScheduler::apply(const sched::Batch& batch, backend::StepResult&& resu
   for (const sched::BatchItem& item : batch.items) {
     Sequence& sequence = *sequences_.at(item.key);
     index_tiles(sequence, item.start + item.tokens);
-    if (scheduler_.demand(item.key).kind == sched::Kind::kHandoff) {
+    if (!item.samples && scheduler_.demand(item.key).kind == sched::Kind::kHandoff) {
       announce_chunk(sequence, item);
     }
     advance_windows(sequence);

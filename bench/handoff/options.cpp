@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <charconv>
@@ -102,16 +101,7 @@ std::string default_masks(const std::vector<int>& available) {
 }
 
 std::vector<int> available_cpu_list() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) {
-        cpus.push_back(cpu);
-      }
-    }
-  }
+  std::vector<int> cpus = allowed_cpus();
   return cpus.empty() ? std::vector<int>{0} : cpus;
 }
 

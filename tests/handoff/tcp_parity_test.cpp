@@ -211,6 +211,18 @@ void expect_parity(std::int32_t p_block, std::int32_t d_block, const Links& link
   EXPECT_EQ(d.transport().tcp.bytes_received, by_lane ? 0 : bytes);
 }
 
+// Waits until a node has so many bytes of KV. False: not in 20 s. Thread: an engine's.
+bool has_received(const handoff::HandoffStats& node, std::uint64_t bytes) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (node.bytes_received < bytes) {
+    if (std::chrono::steady_clock::now() > give_up) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 // Each step of the prefill node begins only when the blocks of all steps before it are on the
 // decode node: a node that sent everything at the end would wait for ever here.
 void expect_streamed(const Links& links) {
@@ -222,15 +234,8 @@ void expect_streamed(const Links& links) {
       FakeBackend(both.backend).info().layout.handoff_bytes(kv::kTileTokens);
   const auto wait_for_blocks = [&](const backend::StepPlan& plan) {
     const auto tiles = static_cast<std::uint64_t>(plan.sequences[0].start / kv::kTileTokens);
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     ++steps;
-    while (received.load()->bytes_received < tiles * tile_bytes) {
-      if (std::chrono::steady_clock::now() > give_up) {
-        ++late;
-        return;
-      }
-      std::this_thread::yield();
-    }
+    late += has_received(*received.load(), tiles * tile_bytes) ? 0 : 1;
   };
   TcpNode d("d", NodeRole::kDecode, &both, {}, {}, links);
   received = &d.handoffs();
@@ -263,15 +268,11 @@ void expect_layers(const Links& links) {
     const std::uint64_t rest = 47 - whole;
     const std::uint64_t expected =
         whole * tile_bytes + rest * tile_bytes / 6 * (std::uint64_t{done.layer} + 1);
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (d.handoffs().bytes_received < expected) {
-      if (std::chrono::steady_clock::now() > give_up) {
-        late = true;
-        return;
-      }
-      std::this_thread::yield();
+    if (has_received(d.handoffs(), expected)) {
+      ++waits;
+    } else {
+      late = true;
     }
-    ++waits;
   });
   TcpNode router("router", NodeRole::kRouter, nullptr, {p.address(), d.address()});
   const message::Submit submit = make_submit(951, 1500, 16, 0.9F);
