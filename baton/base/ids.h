@@ -12,6 +12,9 @@ namespace baton {
 // A token of the model's vocabulary. Values are in [0, vocabulary size) once validated.
 using TokenId = std::int32_t;
 
+// What a prefix of whole tiles is called by all nodes of a cluster; see kv/tile_digest.h.
+using PrefixName = std::uint64_t;
+
 // Chosen by the owner, unique for ever (128 random bits).
 struct RequestId {
   std::uint64_t high = 0;

@@ -74,7 +74,11 @@ void PrefixIndex::insert(std::span<const BlockId> blocks, std::span<const TileDi
   BATON_CHECK(tiles.size() >= column.tiles.size() && column.first_valid == first_valid &&
                   std::equal(column.tiles.begin(), column.tiles.end(), tiles.begin()),
               "block {} holds other tiles than were written down", id);
+  const std::size_t known = column.tiles.size();
   column.tiles.assign(tiles.begin(), tiles.end());
+  if (journal_ != nullptr) {
+    note(column, known, journal_->added);
+  }
   // A shorter column that has the same beginning gives it to this one, and goes when it is bare.
   for (const TileDigest& tile : std::span(column.tiles).subspan(first_valid)) {
     const auto [entry, is_new] = by_digest_.try_emplace(tile, id);
@@ -131,8 +135,25 @@ void PrefixIndex::clear() {
   }
 }
 
+void PrefixIndex::record(PrefixJournal& journal) {
+  journal = {};
+  journal_ = &journal;
+  for (const Column& column : columns_) {
+    note(column, 0, journal.added);
+  }
+}
+
+void PrefixIndex::note(const Column& column, std::size_t first, std::vector<PrefixName>& names) {
+  for (std::size_t tile = std::max(first, column.first_valid); tile < column.tiles.size(); ++tile) {
+    names.push_back(prefix_name(column.tiles[tile]));
+  }
+}
+
 void PrefixIndex::drop(std::uint32_t id) {
   const Column column = std::exchange(columns_[id], {});
+  if (journal_ != nullptr) {
+    note(column, 0, journal_->removed);
+  }
   by_use_.erase(column.last_use);
   for (const TileDigest& tile : column.tiles) {
     if (const auto found = by_digest_.find(tile);

@@ -31,6 +31,13 @@ struct PrefixHit {
   std::int32_t tiles = 0;  // in all
 };
 
+// What an index is told and loses, for others to know: names of tiles, in no order. A tile that
+// several columns have counts for each of them.
+struct PrefixJournal {
+  std::vector<PrefixName> added;
+  std::vector<PrefixName> removed;
+};
+
 class PrefixIndex {
  public:
   // pools: [group]; must outlive the index.
@@ -55,6 +62,9 @@ class PrefixIndex {
   // Frees the least recently used column that nobody references. False when there is none.
   bool evict();
   void clear();  // of all that nobody references
+  // From now on every change is written down there, beginning with all that is here: as changes of
+  // an empty index. It must outlive the last of them.
+  void record(PrefixJournal& journal);
 
   [[nodiscard]] std::size_t columns() const { return by_use_.size(); }
   // Maps and pools agree. Dies otherwise.
@@ -71,6 +81,8 @@ class PrefixIndex {
 
   void drop(std::uint32_t column);
   void use(std::uint32_t column);
+  // The column's tiles from the first-th on, but those that were never there.
+  static void note(const Column& column, std::size_t first, std::vector<PrefixName>& names);
   [[nodiscard]] bool referenced(const Column& column) const;
 
   const std::size_t tiles_per_block_;
@@ -79,6 +91,7 @@ class PrefixIndex {
   std::unordered_map<TileDigest, std::uint32_t> by_digest_;  // -> column
   std::map<std::uint64_t, std::uint32_t> by_use_;            // last_use -> column
   std::uint64_t next_use_ = 1;
+  PrefixJournal* journal_ = nullptr;  // null: nobody wants to know
 };
 
 }  // namespace baton::kv

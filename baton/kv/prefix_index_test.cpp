@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
+#include <utility>
 
 namespace baton::kv {
 namespace {
@@ -178,10 +180,66 @@ TEST_F(Prefixes, ABlockGrowsTileByTile) {
   EXPECT_EQ(index.columns(), 1U);
 }
 
-// Whatever comes and goes, maps and pools agree, and what is found was put there.
+// What an index wrote down, as whoever is told of it counts.
+struct Told {
+  void take(PrefixJournal& journal) {
+    for (const PrefixName name : std::exchange(journal.added, {})) {
+      ++counts[name];
+    }
+    for (const PrefixName name : std::exchange(journal.removed, {})) {
+      ASSERT_TRUE(counts.contains(name)) << "gone before it came";
+      if (--counts[name] == 0) {
+        counts.erase(name);
+      }
+    }
+  }
+  [[nodiscard]] std::int32_t known(std::span<const TileDigest> tiles) const {
+    const auto end = std::find_if(tiles.begin(), tiles.end(), [this](const TileDigest& tile) {
+      return !counts.contains(prefix_name(tile));
+    });
+    return static_cast<std::int32_t>(end - tiles.begin());
+  }
+  std::map<PrefixName, int> counts;
+};
+
+TEST_F(Prefixes, TheJournalBeginsWithWhatIsThere) {
+  const auto tiles = chain(hasher, 1, 5);
+  const Held held = insert(tiles);
+  PrefixJournal journal;
+  journal.removed = {1};  // of another time
+  index.record(journal);
+  EXPECT_TRUE(journal.removed.empty());
+  Told told;
+  told.take(journal);
+  EXPECT_EQ(told.known(tiles), 5);
+  EXPECT_EQ(told.counts.size(), 5U);
+  insert(std::span(tiles).first(3));  // a second copy is none
+  told.take(journal);
+  EXPECT_EQ(told.counts.size(), 5U);
+}
+
+TEST_F(Prefixes, TilesOfAWindowThatWereNeverThereAreNotNamed) {
+  const auto tiles = chain(hasher, 1, 2);
+  std::vector<BlockRef> zero = *pools[0]->try_take(1);
+  std::vector<BlockRef> one = *pools[1]->try_take(1);
+  PrefixJournal journal;
+  index.record(journal);
+  index.insert(std::vector<BlockId>{zero[0].id(), one[0].id()}, tiles, 1);
+  EXPECT_EQ(journal.added, std::vector<PrefixName>{prefix_name(tiles[1])});
+  zero.clear();
+  one.clear();
+  index.clear();
+  EXPECT_EQ(journal.removed, journal.added);
+}
+
+// Whatever comes and goes, maps and pools agree, what is found was put there, and who reads the
+// journal knows it.
 TEST_F(Prefixes, RandomTraffic) {
   std::mt19937 random(5);
   std::vector<Held> held;
+  PrefixJournal journal;
+  index.record(journal);
+  Told told;
   for (int round = 0; round < 3000; ++round) {
     const auto tiles = chain(hasher, static_cast<std::uint32_t>(random() % 5), 1 + random() % 6);
     const auto blocks = static_cast<std::uint32_t>((tiles.size() + 1) / 2);
@@ -196,7 +254,16 @@ TEST_F(Prefixes, RandomTraffic) {
     index.check_integrity();
     pools[0]->check_integrity();
     pools[1]->check_integrity();
+    told.take(journal);
+    for (std::uint32_t name = 0; name < 5; ++name) {
+      const auto longest = chain(hasher, name, 6);
+      ASSERT_EQ(told.known(longest), index.find(longest).tiles);
+    }
   }
+  held.clear();
+  index.clear();
+  told.take(journal);
+  EXPECT_TRUE(told.counts.empty());
 }
 
 }  // namespace

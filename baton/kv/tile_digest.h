@@ -21,16 +21,26 @@ struct TileDigest {
   auto operator<=>(const TileDigest&) const = default;
 };
 
+// What others are told of a digest: half of it, so that not even the next tile's can be tried with
+// guessed tokens.
+inline PrefixName prefix_name(const TileDigest& digest) {
+  PrefixName name = 0;
+  for (std::size_t i = 0; i < sizeof(name); ++i) {
+    name = name << 8 | digest.bytes[i];
+  }
+  return name;
+}
+
 class TileHasher {
  public:
-  // key: the cluster's secret; empty = random, for this object alone.
+  // key: who has it names prefixes alike; empty = random, for this object alone.
   explicit TileHasher(std::string_view key);
   ~TileHasher();
   TileHasher(const TileHasher&) = delete;
   TileHasher& operator=(const TileHasher&) = delete;
 
-  // Parent of the first tile: whose cache, which model, which adapter, which bits. Each part goes
-  // in with its length, so no two lists of parts share a digest by concatenation.
+  // Parent of the first tile: whose cache. Each part goes in with its length, so no two lists of
+  // parts share a digest by concatenation.
   [[nodiscard]] TileDigest root(std::span<const std::string_view> parts);
   // tokens: kTileTokens ids. About 0.5 us.
   [[nodiscard]] TileDigest tile(const TileDigest& parent, std::span<const TokenId> tokens);
@@ -42,14 +52,10 @@ class TileHasher {
 
 }  // namespace baton::kv
 
-// Already uniform bits: the first eight bytes will do.
+// Already uniform bits.
 template <>
 struct std::hash<baton::kv::TileDigest> {
   std::size_t operator()(const baton::kv::TileDigest& digest) const noexcept {
-    std::size_t value = 0;
-    for (std::size_t i = 0; i < sizeof(value); ++i) {
-      value = value << 8 | digest.bytes[i];
-    }
-    return value;
+    return static_cast<std::size_t>(baton::kv::prefix_name(digest));
   }
 };
