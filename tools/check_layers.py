@@ -30,12 +30,13 @@ ALLOWED = {
     "http": {"base", "net"},
     "cluster": {"base", "message"},
     "membership": {"base", "net", "http", "message"},
-    "router": {"base", "message", "cluster", "sample"},
+    "router": {"base", "kv", "message", "cluster", "sample"},
     "api": {"base", "text", "http", "message", "sample"},
 }
 # Narrower than the folder: includer -> folder -> the only headers allowed.
 ONLY = {
-    "router": {"message": {"request.h", "node.h"}, "cluster": {"records.h"}},
+    "router": {"message": {"request.h", "node.h", "prefix_root.h"}, "cluster": {"records.h"},
+               "kv": {"layout.h", "tile_digest.h"}},
     "api": {"message": {"request.h", "node.h"}},
     "cluster": {"message": {"node.h"}},
     "membership": {"message": {"node.h"}},

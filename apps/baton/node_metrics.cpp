@@ -154,6 +154,9 @@ void add_router(MetricsPage& page, const router::Stats& router) {
                    reader(router.local_fallbacks));
   page.add_counter("baton_nodes_shunned_total", "times that a node failed too often in a row", {},
                    reader(router.nodes_shunned));
+  page.add_gauge("baton_prefixes_reported",
+                 "tiles of 32 tokens that nodes say they have cached (--policy kv-aware)", {},
+                 reader(router.prefixes_reported));
   page.add_counter("baton_token_mismatches_total", "repeated tokens that differed: a bug", {},
                    reader(router.mismatches));
 }

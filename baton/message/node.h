@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace baton::message {
 
@@ -44,6 +45,14 @@ struct NodeLoad {
   std::uint64_t step_count = 0;
   std::uint64_t turn_count =
       0;  // of the engine's loop, which turns once a second with nothing to do
+};
+
+// What has changed in a node's prefix cache, in no order: each name stands for 32 tokens and all
+// before them.
+struct PrefixChanges {
+  bool restart = false;  // what was said before counts no more
+  std::vector<PrefixName> added;
+  std::vector<PrefixName> removed;
 };
 
 struct NodeUp {

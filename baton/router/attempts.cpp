@@ -60,10 +60,11 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   wish.total_tokens =
       static_cast<std::int64_t>(sequence.submit.prompt.size()) + sequence.submit.max_tokens;
   if (options_.policy == PolicyKind::kKvAware) {
-    if (sequence.chunks.empty()) {
-      sequence.chunks = chunk_names(sequence.submit.cache_namespace, sequence.submit.prompt);
+    if (sequence.names.empty()) {
+      sequence.names =
+          prefix_names(hasher_, sequence.submit.cache_namespace, sequence.submit.prompt);
     }
-    wish.chunks = sequence.chunks;
+    wish.names = sequence.names;
     wish.prefixes = &prefixes_;
     wish.local_prefill_tokens = options_.local_prefill_tokens;
   }
@@ -86,7 +87,7 @@ void Router::attempt(Sequence& sequence, TimePoint now, Commands& out) {
   }
   begin_attempt(sequence, now);
   sequence.exactness_tag = pick->exactness_tag;
-  send_pair(sequence, *pick, out);
+  send_pair(sequence, *pick, now, out);
 }
 
 void Router::begin_attempt(Sequence& sequence, TimePoint now) const {
@@ -98,7 +99,7 @@ void Router::begin_attempt(Sequence& sequence, TimePoint now) const {
   sequence.silent_until = now + options_.silence_deadline;
 }
 
-void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {
+void Router::send_pair(Sequence& sequence, const Pick& pick, TimePoint now, Commands& out) {
   const bool split = !pick.prefill.value.empty() && !pick.decode.value.empty();
   const NodeId& alone = pick.decode.value.empty() ? pick.prefill : pick.decode;
   sequence.route = {split ? pick.prefill : alone, split ? pick.decode : alone, split, 0,
@@ -110,7 +111,7 @@ void Router::send_pair(Sequence& sequence, const Pick& pick, Commands& out) {
     if (cluster::NodeRecord* node = nodes_.find(*id)) {
       ++node->assigned;
       node->prefill_tokens += id == &pick.prefill ? pick.new_tokens : 0;
-      note_cached(*id, sequence.chunks);
+      note_cached(*id, sequence.names, now);
     }
   }
   sequence.prefill_tokens = pick.new_tokens;
@@ -222,12 +223,14 @@ std::vector<SequenceKey> Router::keys() const {
   return out;
 }
 
-void Router::end_sequence(Sequence& sequence, Commands& out) {
+void Router::end_sequence(Sequence& sequence, TimePoint now, Commands& out) {
   const RequestId id = sequence.submit.key.request;
   if (options_.policy == PolicyKind::kKvAware && !sequence.decode.value.empty()) {
     // The next turn of a conversation begins with this answer.
-    note_cached(sequence.decode, chunk_names(sequence.submit.cache_namespace,
-                                             sequence.submit.prompt, sequence.submit.emitted));
+    note_cached(sequence.decode,
+                prefix_names(hasher_, sequence.submit.cache_namespace, sequence.submit.prompt,
+                             sequence.submit.emitted),
+                now);
   }
   close_leg(sequence, sequence.prefill);
   close_leg(sequence, sequence.decode);
@@ -254,10 +257,10 @@ void Router::close_leg(Sequence& sequence, NodeId& leg) {
   leg = {};
 }
 
-void Router::note_cached(const NodeId& id, std::span<const ChunkName> chunks) {
+void Router::note_cached(const NodeId& id, std::span<const PrefixName> names, TimePoint now) {
   const cluster::NodeRecord* node = nodes_.find(id);
-  if (node != nullptr && !chunks.empty()) {
-    prefixes_.note_use(id, chunks, node->info.pool_tokens);
+  if (node != nullptr && !names.empty()) {
+    prefixes_.note_use(id, names, node->info.pool_tokens, now);
   }
 }
 

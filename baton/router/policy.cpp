@@ -27,7 +27,7 @@ std::uint64_t load_of(const NodeRecord& node) {
 
 std::int64_t new_tokens(const NodeRecord& node, const Wish& wish) {
   const std::int64_t cached =
-      wish.prefixes == nullptr ? 0 : wish.prefixes->cached_tokens(node.info.id, wish.chunks);
+      wish.prefixes == nullptr ? 0 : wish.prefixes->cached_tokens(node.info.id, wish.names);
   return wish.prompt_tokens - std::min(cached, wish.prompt_tokens);
 }
 

@@ -33,8 +33,8 @@ struct Wish {
   // prompt only.
   std::int64_t prompt_tokens = 0;
   std::int64_t total_tokens = 0;  // prompt + limit
-  // kKvAware: names of the prompt's chunks, and who has them.
-  std::span<const ChunkName> chunks;
+  // kKvAware: the names of the prompt's prefixes, and who has them.
+  std::span<const PrefixName> names;
   const PrefixMap* prefixes = nullptr;
   // So many new tokens, at most, are computed on the decode node rather than handed over; 0: never.
   std::int64_t local_prefill_tokens = 0;

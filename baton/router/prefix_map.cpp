@@ -1,68 +1,112 @@
 #include "baton/router/prefix_map.h"
 
+#include "baton/kv/layout.h"
+#include "baton/message/prefix_root.h"
+
+#include <array>
+
 namespace baton::router {
 
-namespace {
+static_assert(kNameTokens == kv::kTileTokens);
 
-std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
-  state = (state ^ value) * 0x9E3779B97F4A7C15U;
-  return state ^ state >> 32U;
-}
-
-}  // namespace
-
-std::vector<ChunkName> chunk_names(const message::Namespace& cache_namespace,
-                                   std::span<const TokenId> prompt,
-                                   std::span<const TokenId> emitted) {
-  std::uint64_t state = 1;
-  for (const std::uint8_t byte : cache_namespace) {
-    state = mix(state, byte);
-  }
-  std::vector<ChunkName> names;
-  names.reserve((prompt.size() + emitted.size()) / kChunkTokens);
-  std::int64_t tokens = 0;
+std::vector<PrefixName> prefix_names(kv::TileHasher& hasher,
+                                     const message::Namespace& cache_namespace,
+                                     std::span<const TokenId> prompt,
+                                     std::span<const TokenId> emitted) {
+  std::vector<PrefixName> names;
+  names.reserve((prompt.size() + emitted.size()) / kNameTokens);
+  kv::TileDigest digest = message::prefix_root(hasher, cache_namespace);
+  std::array<TokenId, kNameTokens> tile;
+  std::size_t filled = 0;
   for (const auto part : {prompt, emitted}) {
     for (const TokenId token : part) {
-      state = mix(state, static_cast<std::uint64_t>(token));
-      if (++tokens % kChunkTokens == 0) {
-        names.push_back(state);
+      tile[filled++] = token;
+      if (filled == tile.size()) {
+        digest = hasher.tile(digest, tile);
+        names.push_back(kv::prefix_name(digest));
+        filled = 0;
       }
     }
   }
   return names;
 }
 
-std::int64_t PrefixMap::cached_tokens(const NodeId& node, std::span<const ChunkName> chunks) const {
+void PrefixMap::Cache::drop_guess(PrefixName name) {
+  if (const auto found = places.find(name); found != places.end()) {
+    guesses.erase(found->second);
+    places.erase(found);
+  }
+}
+
+void PrefixMap::Cache::drop_stalest() {
+  places.erase(guesses.back().name);
+  guesses.pop_back();
+}
+
+std::int64_t PrefixMap::cached_tokens(const NodeId& node, std::span<const PrefixName> names) const {
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) {
     return 0;
   }
+  const Cache& cache = found->second;
   std::int64_t count = 0;
-  for (const ChunkName name : chunks) {
-    if (!found->second.places.contains(name)) {
+  for (const PrefixName name : names) {
+    if (!cache.reported.contains(name) && !cache.places.contains(name)) {
       break;
     }
     ++count;
   }
-  return count * kChunkTokens;
+  return count * kNameTokens;
 }
 
-void PrefixMap::note_use(const NodeId& node, std::span<const ChunkName> chunks,
-                         std::int64_t pool_tokens) {
+void PrefixMap::note_use(const NodeId& node, std::span<const PrefixName> names,
+                         std::int64_t pool_tokens, TimePoint now) {
   Cache& cache = nodes_[node];
-  for (std::size_t i = chunks.size(); i-- > 0;) {
-    const auto known = cache.places.find(chunks[i]);
-    if (known == cache.places.end()) {
-      cache.order.push_front(chunks[i]);
-      cache.places.emplace(chunks[i], cache.order.begin());
-    } else {
-      cache.order.splice(cache.order.begin(), cache.order, known->second);
+  for (std::size_t i = names.size(); i-- > 0;) {
+    cache.drop_guess(names[i]);
+    if (!cache.reported.contains(names[i])) {
+      cache.guesses.push_front({names[i], now});
+      cache.places.emplace(names[i], cache.guesses.begin());
     }
   }
-  while (static_cast<std::int64_t>(cache.order.size()) * kChunkTokens > pool_tokens) {
-    cache.places.erase(cache.order.back());
-    cache.order.pop_back();
+  while (static_cast<std::int64_t>(cache.guesses.size()) * kNameTokens > pool_tokens) {
+    cache.drop_stalest();
   }
+}
+
+void PrefixMap::report(const NodeId& node, const message::PrefixChanges& changes) {
+  Cache& cache = nodes_[node];
+  cache.reports = true;
+  if (changes.restart) {
+    cache.reported.clear();
+  }
+  for (const PrefixName name : changes.added) {
+    cache.drop_guess(name);
+    if (cache.reported.size() < kMaxReported) {
+      cache.reported.insert(name);
+    }
+  }
+  for (const PrefixName name : changes.removed) {
+    cache.drop_guess(name);
+    cache.reported.erase(name);
+  }
+}
+
+void PrefixMap::expire(TimePoint now) {
+  for (auto& [node, cache] : nodes_) {
+    while (cache.reports && !cache.guesses.empty() &&
+           now - cache.guesses.back().at >= kUnconfirmedFor) {
+      cache.drop_stalest();
+    }
+  }
+}
+
+std::size_t PrefixMap::reported() const {
+  std::size_t count = 0;
+  for (const auto& [node, cache] : nodes_) {
+    count += cache.reported.size();
+  }
+  return count;
 }
 
 }  // namespace baton::router

@@ -20,50 +20,89 @@ std::vector<TokenId> tokens(std::size_t count, TokenId first = 0) {
   return out;
 }
 
-TEST(ChunkNames, CoverAllBeforeThem) {
-  const auto names = chunk_names({}, tokens(200));
-  EXPECT_EQ(names.size(), 3U) << "whole chunks only";
-  EXPECT_EQ(chunk_names({}, tokens(150), tokens(50, 150)), names) << "prompt and answer are one";
-  std::vector<TokenId> other = tokens(200);
+std::vector<PrefixName> names_of(std::span<const TokenId> prompt,
+                                 std::span<const TokenId> emitted = {},
+                                 const message::Namespace& space = {}) {
+  kv::TileHasher hasher("key");
+  return prefix_names(hasher, space, prompt, emitted);
+}
+
+TEST(PrefixNames, CoverAllBeforeThem) {
+  const auto names = names_of(tokens(100));
+  EXPECT_EQ(names.size(), 3U) << "whole tiles only";
+  EXPECT_EQ(names_of(tokens(75), tokens(25, 75)), names) << "prompt and answer are one";
+  std::vector<TokenId> other = tokens(100);
   other[0] = 7;
-  const auto changed = chunk_names({}, other);
+  const auto changed = names_of(other);
   for (std::size_t i = 0; i < names.size(); ++i) {
     EXPECT_NE(changed[i], names[i]);
   }
-  other = tokens(200);
-  other[130] = 7;
-  EXPECT_EQ(chunk_names({}, other)[1], names[1]);
-  EXPECT_NE(chunk_names({}, other)[2], names[2]);
-  EXPECT_NE(chunk_names({1}, tokens(200))[0], names[0]) << "another namespace shares nothing";
-  EXPECT_TRUE(chunk_names({}, tokens(63)).empty());
+  other = tokens(100);
+  other[65] = 7;
+  EXPECT_EQ(names_of(other)[1], names[1]);
+  EXPECT_NE(names_of(other)[2], names[2]);
+  EXPECT_NE(names_of(tokens(100), {}, {1})[0], names[0]) << "another namespace shares nothing";
+  EXPECT_TRUE(names_of(tokens(31)).empty());
+  kv::TileHasher stranger("another key");
+  EXPECT_NE(prefix_names(stranger, {}, tokens(32))[0], names[0]);
 }
 
 TEST(PrefixMap, ForgetsTheEndsOfTheStalest) {
   PrefixMap map;
   const NodeId node{"p"};
-  const auto first = chunk_names({}, tokens(256));
-  const auto second = chunk_names({}, tokens(256, 1000));
+  const auto first = names_of(tokens(128));
+  const auto second = names_of(tokens(128, 1000));
   EXPECT_EQ(map.cached_tokens(node, first), 0);
-  map.note_use(node, first, 384);
-  EXPECT_EQ(map.cached_tokens(node, first), 256);
-  EXPECT_EQ(map.cached_tokens(node, chunk_names({}, tokens(100))), 64);
-  EXPECT_EQ(map.cached_tokens(NodeId{"p2"}, first), 0);
-  map.note_use(node, second, 384);  // six chunks of eight
-  EXPECT_EQ(map.cached_tokens(node, second), 256);
+  map.note_use(node, first, 192, {});
   EXPECT_EQ(map.cached_tokens(node, first), 128);
-  map.note_use(node, std::span(first).first(2), 384);
-  map.note_use(node, chunk_names({}, tokens(128, 5000)), 384);
-  EXPECT_EQ(map.cached_tokens(node, first), 128) << "used again";
+  EXPECT_EQ(map.cached_tokens(node, names_of(tokens(50))), 32);
+  EXPECT_EQ(map.cached_tokens(NodeId{"p2"}, first), 0);
+  map.note_use(node, second, 192, {});  // six tiles of eight
   EXPECT_EQ(map.cached_tokens(node, second), 128);
+  EXPECT_EQ(map.cached_tokens(node, first), 64);
+  map.note_use(node, std::span(first).first(2), 192, {});
+  map.note_use(node, names_of(tokens(64, 5000)), 192, {});
+  EXPECT_EQ(map.cached_tokens(node, first), 64) << "used again";
+  EXPECT_EQ(map.cached_tokens(node, second), 64);
   map.forget(node);
   EXPECT_EQ(map.cached_tokens(node, first), 0);
+}
+
+TEST(PrefixMap, ANodesWordEndsTheGuess) {
+  PrefixMap map;
+  const NodeId node{"p"};
+  const TimePoint now{};
+  const auto first = names_of(tokens(128));
+  const auto second = names_of(tokens(128, 1000));
+  map.note_use(node, first, 1024, now);
+  map.expire(now + 2 * kUnconfirmedFor);
+  EXPECT_EQ(map.cached_tokens(node, first), 128) << "a node that tells nothing: the guess stays";
+
+  map.report(node, {true, {first[0], first[1]}, {}});
+  EXPECT_EQ(map.reported(), 2U);
+  EXPECT_EQ(map.cached_tokens(node, first), 128) << "the rest may be on its way";
+  map.report(node, {false, {}, {first[1]}});
+  EXPECT_EQ(map.cached_tokens(node, first), 32) << "evicted";
+  map.note_use(node, first, 1024, now);
+  EXPECT_EQ(map.cached_tokens(node, first), 128) << "and asked for again";
+  map.expire(now + kUnconfirmedFor);
+  EXPECT_EQ(map.cached_tokens(node, first), 32) << "it never came to be";
+
+  map.report(node, {false, second, {}});  // of another router's request
+  EXPECT_EQ(map.cached_tokens(node, second), 128);
+  map.note_use(node, second, 32, now + kUnconfirmedFor);
+  map.expire(now + 3 * kUnconfirmedFor);
+  EXPECT_EQ(map.cached_tokens(node, second), 128) << "what is known does not expire";
+  map.report(node, {true, {}, {}});
+  EXPECT_EQ(map.cached_tokens(node, second), 0);
+  EXPECT_EQ(map.reported(), 0U);
 }
 
 class KvAware : public ::testing::Test {
  protected:
   void SetUp() override {
-    router_ = std::make_unique<Router>(
-        RouterOptions{.policy = PolicyKind::kKvAware, .local_prefill_tokens = 64});
+    router_ = std::make_unique<Router>(RouterOptions{
+        .policy = PolicyKind::kKvAware, .local_prefill_tokens = 64, .prefix_key = "key"});
     for (const char* id : {"p1", "p2", "d1", "d2"}) {
       Commands out;
       const NodeRole role = id[0] == 'p' ? NodeRole::kPrefill : NodeRole::kDecode;
@@ -170,6 +209,25 @@ TEST_F(KvAware, ANodeThatCameBackHasNothing) {
   router_->on_node_up({message::NodeInfo{decode, NodeRole::kDecode, decode.value, "t", 8192, 8192}},
                       {}, out);
   EXPECT_NE(start(tokens(1000)).find(' '), std::string::npos) << "a prefill node is needed again";
+}
+
+// Another router's requests, or our own before a restart.
+TEST_F(KvAware, GoesWhereANodeSaysThatItIs) {
+  const auto known = names_of(tokens(1000));
+  router_->on_prefixes(NodeId{"p2"}, {true, known, {}});
+  router_->on_prefixes(NodeId{"d2"}, {true, known, {}});
+  EXPECT_EQ(router_->stats().prefixes_reported, 2 * known.size());
+  EXPECT_EQ(start(tokens(2000)), "p2 d2");
+  answer(1);
+  EXPECT_EQ(start(tokens(1010)), "d2");
+  answer(1);
+  const auto all = names_of(tokens(2000));  // ours too, which are guessed yet
+  router_->on_prefixes(NodeId{"p2"}, {false, {}, all});
+  router_->on_prefixes(NodeId{"d2"}, {false, {}, all});
+  EXPECT_EQ(router_->stats().prefixes_reported, 0U);
+  EXPECT_NE(start(tokens(1010)).find(' '), std::string::npos) << "it was evicted";
+  router_->on_prefixes(NodeId{"stranger"}, {true, known, {}});
+  EXPECT_EQ(router_->stats().prefixes_reported, 0U);
 }
 
 }  // namespace

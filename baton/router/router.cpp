@@ -29,7 +29,10 @@ bool worth_retrying(ErrorCode code) {
 }  // namespace
 
 Router::Router(RouterOptions options)
-    : options_(std::move(options)), policy_(options_.policy), stats_(std::make_unique<Stats>()) {}
+    : options_(std::move(options)),
+      policy_(options_.policy),
+      hasher_(options_.prefix_key),
+      stats_(std::make_unique<Stats>()) {}
 Router::~Router() = default;
 
 // ---- requests ----
@@ -148,7 +151,7 @@ void Router::stop_choice(RequestId id, Choice choice, TimePoint now, Commands& o
     return;
   }
   abort_legs(sequence, {ErrorCode::kCancelled, "a stop string is complete", {}, 0}, out);
-  end_sequence(sequence, out);
+  end_sequence(sequence, now, out);
   release_siblings(id, now, out);
 }
 
@@ -181,7 +184,7 @@ void Router::on_tokens(const NodeId& from, std::vector<message::Token> tokens, T
     const bool has_prompt = sequence->prefill.value.empty() || sequence->decode.value.empty() ||
                             token.finish != message::FinishReason::kNone;
     const RequestId id = token.key.request;
-    accept(*sequence, std::move(token), out);
+    accept(*sequence, std::move(token), now, out);
     if (has_prompt) {
       release_siblings(id, now, out);
     }
@@ -207,7 +210,7 @@ void Router::release_siblings(RequestId id, TimePoint now, Commands& out) {
   }
 }
 
-void Router::accept(Sequence& sequence, message::Token token, Commands& out) {
+void Router::accept(Sequence& sequence, message::Token token, TimePoint now, Commands& out) {
   const std::int32_t next = sequence.next_index();
   const auto waiting = sequence.ahead.find(token.index);
   const bool delivered = token.index < next;
@@ -231,10 +234,10 @@ void Router::accept(Sequence& sequence, message::Token token, Commands& out) {
     return;
   }
   sequence.ahead.emplace(token.index, std::move(token));
-  release_ready(sequence, out);
+  release_ready(sequence, now, out);
 }
 
-void Router::release_ready(Sequence& sequence, Commands& out) {
+void Router::release_ready(Sequence& sequence, TimePoint now, Commands& out) {
   while (true) {
     const auto at = sequence.ahead.find(sequence.next_index());
     if (at == sequence.ahead.end()) {
@@ -251,7 +254,7 @@ void Router::release_ready(Sequence& sequence, Commands& out) {
     const bool last = token.finish != message::FinishReason::kNone;
     out.emplace_back(Deliver{std::move(token), sequence.route});
     if (last) {
-      end_sequence(sequence, out);
+      end_sequence(sequence, now, out);
       return;
     }
   }
@@ -317,6 +320,7 @@ void Router::on_node_down(const message::NodeDown& event, TimePoint now, Command
   history_.set_time(now);
   nodes_.down(event);
   prefixes_.forget(event.id);
+  stats_->prefixes_reported.store(prefixes_.reported(), std::memory_order_relaxed);
   for (const SequenceKey& key : keys()) {
     BATON_CELLS(count_cell(key, &event.id, cells::Event::kNodeDown));
     Sequence* sequence = find_live(key, event.id);
@@ -324,6 +328,13 @@ void Router::on_node_down(const message::NodeDown& event, TimePoint now, Command
       retry(*sequence, event.id,
             {ErrorCode::kPeerLost, "the connection to a node broke", {}, kRetryAfterMs}, now, out);
     }
+  }
+}
+
+void Router::on_prefixes(const NodeId& id, const message::PrefixChanges& changes) {
+  if (options_.policy == PolicyKind::kKvAware && nodes_.find(id) != nullptr) {
+    prefixes_.report(id, changes);
+    stats_->prefixes_reported.store(prefixes_.reported(), std::memory_order_relaxed);
   }
 }
 
@@ -336,6 +347,7 @@ void Router::on_node_load(const NodeId& id, const message::NodeLoad& load, bool 
 
 void Router::tick(TimePoint now, Commands& out) {
   history_.set_time(now);
+  prefixes_.expire(now);
   for (const SequenceKey& key : keys()) {
     Request* request = find(key.request);
     if (request == nullptr) {

@@ -7,6 +7,7 @@
 #include "baton/base/clock.h"
 #include "baton/base/result.h"
 #include "baton/cluster/records.h"
+#include "baton/kv/tile_digest.h"
 #include "baton/message/node.h"
 #include "baton/message/request.h"
 #include "baton/router/cells.h"
@@ -79,6 +80,7 @@ struct RouterOptions {
   std::string exactness_tag{};  // of the local engine
   PolicyKind policy = PolicyKind::kLeastLoaded;
   std::int64_t local_prefill_tokens = 64;  // see Wish; kKvAware only
+  std::string prefix_key{};                // the nodes' EngineConfig::cache_key; kKvAware only
   std::size_t max_active = 1024;           // requests; 429 above
   std::uint32_t max_attempts = 8;  // epochs of one sequence; then the last error is the answer
   Duration queue_deadline = std::chrono::seconds(30);  // waiting for a node that takes it
@@ -116,6 +118,8 @@ class Router {
                    Commands& out);
   void on_node_up(const message::NodeUp& event, TimePoint now, Commands& out);
   void on_node_down(const message::NodeDown& event, TimePoint now, Commands& out);
+  // What a node says of its prefix cache; kKvAware only.
+  void on_prefixes(const NodeId& id, const message::PrefixChanges& changes);
   void on_node_load(const NodeId& id, const message::NodeLoad& load, bool draining, TimePoint now);
 
   // From the client's side. client_gone ends the request without Fail or Done; unknown ids are
@@ -158,17 +162,17 @@ class Router {
   std::vector<SequenceKey> keys() const;
   void attempt(Sequence& sequence, TimePoint now, Commands& out);
   void begin_attempt(Sequence& sequence, TimePoint now) const;
-  void send_pair(Sequence& sequence, const Pick& pick, Commands& out);
+  void send_pair(Sequence& sequence, const Pick& pick, TimePoint now, Commands& out);
   void retry(Sequence& sequence, const NodeId& culprit, Error why, TimePoint now, Commands& out);
   static NodeId culprit_of(const Sequence& sequence, const NodeId& from, ErrorCode code);
   [[nodiscard]] TimePoint give_up_at(const Request& request, const Sequence& sequence) const;
-  void accept(Sequence& sequence, message::Token token, Commands& out);
-  void release_ready(Sequence& sequence, Commands& out);
-  void end_sequence(Sequence& sequence, Commands& out);
+  void accept(Sequence& sequence, message::Token token, TimePoint now, Commands& out);
+  void release_ready(Sequence& sequence, TimePoint now, Commands& out);
+  void end_sequence(Sequence& sequence, TimePoint now, Commands& out);
   void release_siblings(RequestId id, TimePoint now, Commands& out);
   void close_leg(Sequence& sequence, NodeId& leg);
   void note_fault(const NodeId& id, ErrorCode code, TimePoint now);
-  void note_cached(const NodeId& id, std::span<const ChunkName> chunks);
+  void note_cached(const NodeId& id, std::span<const PrefixName> names, TimePoint now);
   void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
   void fail_request(RequestId id, Error error, Commands& out);
   void erase(RequestId id, End end, std::string_view error);
@@ -179,6 +183,7 @@ class Router {
   RouterOptions options_;
   cluster::NodeTable nodes_;
   Policy policy_;
+  kv::TileHasher hasher_;
   PrefixMap prefixes_;
   bool local_ready_ = false;
   bool draining_ = false;

@@ -37,7 +37,7 @@ struct Router::Sequence {
   std::uint32_t attempts = 0;       // since the last token
   std::vector<NodeId> avoid;        // at most max_attempts entries
   std::vector<NodeId> prefer;       // they have the prompt's KV
-  std::vector<ChunkName> chunks;    // of the prompt; kKvAware only
+  std::vector<PrefixName> names;    // of the prompt's prefixes; kKvAware only
   std::int64_t prefill_tokens = 0;  // counted at the node of the prefill leg
   Error last_error{ErrorCode::kUnavailable, "no node could take the request", {}, kRetryAfterMs};
   Duration backoff{};
