@@ -60,7 +60,7 @@ backend::CpuBackendOptions backend_options(const ServeOptions& options) {
 
 }  // namespace
 
-EngineHost::EngineHost(const ServeOptions& options, const Clock& clock)
+EngineHost::EngineHost(const ServeOptions& options, const Clock& clock, std::string cache_key)
     : clock_(clock),
       stall_(std::chrono::milliseconds(options.stall_ms)),
       touch_(options.kv_touch == "on" ||
@@ -82,6 +82,7 @@ EngineHost::EngineHost(const ServeOptions& options, const Clock& clock)
   config.max_waiting = options.max_queue;
   config.queue_deadline_ms = options.queue_deadline_ms;
   config.prefix_cache = options.prefix_cache == "on";
+  config.cache_key = std::move(cache_key);
   scheduler_ = std::make_unique<engine::BatchScheduler>(*backend_, clock, config, events_);
   geometry_ = scheduler_->probe_block_geometry();
   log::info("context {} tokens, pool {} tokens, exactness tag {}", geometry_.max_context_tokens,

@@ -16,8 +16,9 @@ namespace baton::app {
 
 class EngineHost {
  public:
-  // Loads the model (progress to stderr) and allocates everything. Throws StartupError.
-  EngineHost(const ServeOptions& options, const Clock& clock);
+  // cache_key: EngineConfig::cache_key. Loads the model (progress to stderr) and allocates
+  // everything. Throws StartupError.
+  EngineHost(const ServeOptions& options, const Clock& clock, std::string cache_key);
   ~EngineHost();
   EngineHost(const EngineHost&) = delete;
   EngineHost& operator=(const EngineHost&) = delete;

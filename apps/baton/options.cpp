@@ -39,8 +39,8 @@ void add_role_flags(CLI::App& app, ServeOptions& options) {
   flag(app, "--decode-peers", options.decode_peers,
        "HOST:PORT,... of decode nodes (router and prefill nodes); dns:NAME:PORT likewise");
   flag(app, "--policy", options.policy,
-       "how a router picks nodes: least-loaded, round-robin, or kv-aware (who probably has the "
-       "prompt's KV, weighed against load)")
+       "how a router picks nodes: least-loaded, round-robin, or kv-aware (who has the prompt's KV, "
+       "weighed against load)")
       ->transform(one_of(policies))
       ->default_str("least-loaded");
   flag(app, "--local-prefill-tokens", options.local_prefill_tokens,

@@ -132,6 +132,7 @@ void OwnerLoop::on_engine_event(message::EngineEvent&& event) {
                    router_.on_finished(local, finished, clock_.now(), commands);
                  },
                  [](message::Drained&) {},
+                 [](message::PrefixChanges&) { BATON_BUG("a single node watches its cache"); },
                  [](message::PrefillProgress&) { BATON_BUG("a single node made a handoff"); },
                  [](message::PrefillDone&) { BATON_BUG("a single node made a handoff"); },
                  [](message::Reserved&) { BATON_BUG("a single node reserved for a handoff"); }},
@@ -164,6 +165,9 @@ void OwnerLoop::on_owner_event(handoff::OwnerEvent&& event) {
                  },
                  [&](handoff::NodeLoadChanged& load) {
                    router_.on_node_load(load.node, load.load, load.draining, now);
+                 },
+                 [&](handoff::NodePrefixes& prefixes) {
+                   router_.on_prefixes(prefixes.node, prefixes.changes);
                  },
                  [&](message::NodeUp& up) {
                    log::info("node {} at {} is up", up.info.id.value, up.info.address);

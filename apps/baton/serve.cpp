@@ -88,16 +88,29 @@ handoff::CoordinatorOptions coordinator_options(const ServeOptions& options) {
   result.lease_ms = options.lease_ms;
   result.stall_ms = options.stall_ms;
   result.has_owner = owns_clients(options);
+  result.hear_cached = result.has_owner && options.policy == router::PolicyKind::kKvAware;
   return result;
 }
 
-router::RouterOptions router_options(const ServeOptions& options, const EngineHost* engine) {
+// By what the nodes and routers of a cluster name prefixes alike. Without a token everybody knows
+// it: names then rest on the secret in the cache namespaces. Empty: a node alone tells nobody.
+std::string prefix_key(const ServeOptions& options, const Guard& guard) {
+  constexpr const char* kPurpose = "prefix names";
+  if (options.role == NodeRole::kSingle) {
+    return {};
+  }
+  return guard.token ? guard.token->derive(kPurpose) : kPurpose;
+}
+
+router::RouterOptions router_options(const ServeOptions& options, const Guard& guard,
+                                     const EngineHost* engine) {
   router::RouterOptions result;
   result.local_engine = options.role == NodeRole::kSingle;
   result.self = NodeId{options.node_id};
   result.exactness_tag = engine == nullptr ? "" : engine->info().exactness_tag;
   result.policy = options.policy;
   result.local_prefill_tokens = options.local_prefill_tokens;
+  result.prefix_key = prefix_key(options, guard);
   result.max_active = static_cast<std::size_t>(options.max_queue);
   result.queue_deadline = std::chrono::milliseconds(options.queue_deadline_ms);
   return result;
@@ -177,7 +190,7 @@ void Server::load_model() {
     }
   }
   if (has_engine()) {
-    engine_ = std::make_unique<EngineHost>(options_, clock_);
+    engine_ = std::make_unique<EngineHost>(options_, clock_, prefix_key(options_, guard_));
   }
 }
 
@@ -221,7 +234,7 @@ void Server::make_owner() {
     return;
   }
   owner_loop_ = std::make_unique<OwnerLoop>(
-      control_.executor(), clock_, router_options(options_, engine_.get()),
+      control_.executor(), clock_, router_options(options_, guard_, engine_.get()),
       engine_ ? &engine_->scheduler() : nullptr, coordinator_ ? &coordinator_->owner() : nullptr,
       std::chrono::duration_cast<Duration>(
           std::chrono::duration<double>(options_.sse_ping_interval_s)));

@@ -30,6 +30,9 @@ void BatchScheduler::poison(std::size_t group, kv::BlockId block) {
 // The end of every cycle: room that came free is given out, gauges are true before any sleep.
 void BatchScheduler::settle() {
   admit();
+  if (!journal_.added.empty() || !journal_.removed.empty()) {
+    report_prefixes(false);
+  }
   publish_gauges();
   if (draining_ && !drained_sent_ && idle()) {
     drained_sent_ = true;

@@ -186,6 +186,7 @@ void BatchScheduler::handle(message::EngineCommand&& command) {
                  [&](message::Release& c) { release(c.lease); },
                  [&](message::ReleaseBlocks& c) { release_blocks(c); },
                  [&](message::Abort& c) { abort(c); },
+                 [&](message::WatchPrefixes&) { watch_prefixes(); },
                  [&](message::Drain&) { draining_ = true; },
              },
              command);

@@ -45,7 +45,7 @@ struct EngineConfig {
   std::size_t mailbox_capacity =
       4096;                  // bounds what a flood of requests can hold before a step ends
   bool prefix_cache = true;  // --prefix-cache: prompts share what was computed for another
-  std::string cache_key;     // of tile digests: the cluster's secret; empty = random
+  std::string cache_key;     // of tile digests, shared by the cluster; empty = random
 };
 
 // What a peer must know of the pool, and --print of the start-up.
@@ -179,6 +179,8 @@ class BatchScheduler {
   void index_tiles(Sequence& sequence, std::int32_t computed_tokens);
   void extend_digests(Sequence& sequence, std::size_t tiles);
   void set_digest_root(Sequence& sequence);
+  void watch_prefixes();
+  void report_prefixes(bool restart);
   void copy_tiles(std::size_t group, kv::BlockId from, kv::BlockId to, kv::TileRange tiles);
   // step.cpp
   bool step();
@@ -213,6 +215,7 @@ class BatchScheduler {
   Mailbox mailbox_;
   const std::vector<std::unique_ptr<kv::BlockPool>> pools_;      // [group]
   const std::vector<std::unique_ptr<kv::PrefixIndex>> indexes_;  // [group]
+  kv::PrefixJournal journal_;  // since the last report; empty while nobody watches
   kv::TileHasher hasher_;
   sched::Scheduler scheduler_;
   std::unordered_map<SequenceKey, std::unique_ptr<Sequence>> sequences_;

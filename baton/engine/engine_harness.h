@@ -117,6 +117,8 @@ class EngineHarness {
         refused.emplace(no->key, std::move(*no));
       } else if (auto* end = std::get_if<message::Finished>(&event)) {
         EXPECT_TRUE(ended.emplace(end->key, std::move(*end)).second) << "ended twice";
+      } else if (auto* changes = std::get_if<message::PrefixChanges>(&event)) {
+        prefix_changes.push_back(std::move(*changes));
       } else {
         ++drained;
       }
@@ -176,6 +178,7 @@ class EngineHarness {
   std::map<SequenceKey, message::Reserved> reserved;
   std::map<SequenceKey, message::Refused> refused;
   std::map<SequenceKey, message::Finished> ended;
+  std::vector<message::PrefixChanges> prefix_changes;
   int drained = 0;
   bool claims = true;
   bool wants_layers = false;

@@ -2,21 +2,16 @@
 // sequence that ran.
 #include "baton/base/check.h"
 #include "baton/engine/batch_scheduler.h"
+#include "baton/message/prefix_root.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <string_view>
+#include <utility>
 
 namespace baton::engine {
 
 void BatchScheduler::set_digest_root(Sequence& sequence) {
-  const message::Namespace& space = sequence.request.cache_namespace;
-  constexpr std::string_view kNoAdapter;
-  const std::array<std::string_view, 4> parts = {
-      std::string_view(reinterpret_cast<const char*>(space.data()), space.size()),
-      info_.model_digest, kNoAdapter, info_.exactness_tag};
-  sequence.digest_root = hasher_.root(parts);
+  sequence.digest_root = message::prefix_root(hasher_, sequence.request.cache_namespace);
 }
 
 void BatchScheduler::extend_digests(Sequence& sequence, std::size_t tiles) {
@@ -96,6 +91,22 @@ void BatchScheduler::index_tiles(Sequence& sequence, std::int32_t computed_token
     }
   }
   sequence.indexed_tiles = complete;
+}
+
+// One group speaks for all: the first that keeps whole prefixes.
+void BatchScheduler::watch_prefixes() {
+  std::size_t group = 0;
+  while (group + 1 < indexes_.size() && info_.layout.groups[group].kind != kv::GroupKind::kFull) {
+    ++group;
+  }
+  indexes_[group]->record(journal_);
+  report_prefixes(true);
+}
+
+void BatchScheduler::report_prefixes(bool restart) {
+  kv::PrefixJournal journal = std::exchange(journal_, {});
+  events_.push_unbounded(
+      message::PrefixChanges{restart, std::move(journal.added), std::move(journal.removed)});
 }
 
 // Tiles of a block lie side by side for each layer and head.

@@ -1,5 +1,6 @@
 // Prefixes that are shared: who has computed what, hits of every length, whose they are.
 #include "baton/engine/engine_harness.h"
+#include "baton/message/prefix_root.h"
 
 #include <gtest/gtest.h>
 
@@ -237,6 +238,80 @@ TEST(PrefixCache, AdoptedKvIsSharedOnceItIsThere) {
   decode.run_until_idle();
   EXPECT_EQ(decode.ids(after.key), decode.reference(after));
   EXPECT_EQ(decode.tokens[after.key][0].cached_tokens, 128);
+}
+
+// What the engine told since it was asked to: names that are in the cache.
+std::map<PrefixName, int> told(EngineHarness& node) {
+  std::map<PrefixName, int> held;
+  for (const message::PrefixChanges& changes : node.prefix_changes) {
+    if (changes.restart) {
+      held.clear();
+    }
+    for (const PrefixName name : changes.added) {
+      ++held[name];
+    }
+    for (const PrefixName name : changes.removed) {
+      --held[name];
+    }
+  }
+  std::erase_if(held, [](const auto& entry) { return entry.second == 0; });
+  return held;
+}
+
+std::vector<PrefixName> names_of(const message::Submit& submit, std::size_t tiles) {
+  kv::TileHasher hasher("shared");
+  kv::TileDigest digest = message::prefix_root(hasher, submit.cache_namespace);
+  std::vector<PrefixName> names;
+  for (std::size_t tile = 0; tile < tiles; ++tile) {
+    digest = hasher.tile(digest, std::span(submit.prompt).subspan(tile * 32, 32));
+    names.push_back(kv::prefix_name(digest));
+  }
+  return names;
+}
+
+// Who has the key knows what is cached here by names alone, from the time that it asks.
+TEST(PrefixCache, TellsWhatItHolds) {
+  EngineConfig config;
+  config.cache_key = "shared";
+  EngineHarness node(roomy(64, 8), config);
+  const message::Submit first = submit_of(1, 200, 4);
+  node.post(message::RunLocally{first});
+  node.run_until_idle();
+  EXPECT_TRUE(node.prefix_changes.empty()) << "nobody asked";
+  node.post(message::WatchPrefixes{});
+  node.run_until_idle();
+  ASSERT_EQ(node.prefix_changes.size(), 1U);
+  EXPECT_TRUE(node.prefix_changes[0].restart);
+  const auto has_all = [&](const message::Submit& submit, std::size_t tiles) {
+    const auto held = told(node);
+    const auto names = names_of(submit, tiles);
+    return std::all_of(names.begin(), names.end(),
+                       [&](PrefixName name) { return held.contains(name); });
+  };
+  EXPECT_TRUE(has_all(first, 6));
+  EXPECT_EQ(told(node).size(), 6U);
+
+  message::Submit second = submit_of(2, 100, 1);
+  second.cache_namespace.fill(7);
+  node.post(message::RunLocally{second});
+  node.run_until_idle();
+  EXPECT_TRUE(has_all(second, 3));
+  EXPECT_EQ(told(node).size(), 9U);
+  const std::size_t events = node.prefix_changes.size();
+  node.post(message::RunLocally{again(second, 3)});  // nothing new comes of it
+  node.run_until_idle();
+  EXPECT_EQ(node.prefix_changes.size(), events);
+
+  const message::Submit large = submit_of(4, 8 * 64 - 1, 1);  // all blocks
+  node.post(message::RunLocally{large});
+  node.run_until_idle();
+  EXPECT_FALSE(has_all(first, 1)) << "it was evicted";
+  EXPECT_TRUE(has_all(large, 15));
+  EXPECT_EQ(told(node).size(), 15U);
+  node.post(message::WatchPrefixes{});  // again: all of it
+  node.run_until_idle();
+  EXPECT_TRUE(node.prefix_changes.back().restart);
+  EXPECT_EQ(node.prefix_changes.back().added.size(), 15U);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ ServingCoordinator::Impl::Impl(asio::any_io_executor control, CoordinatorOptions
       leases_(options_),
       context_{options_, layout_, *this, leases_, tombstones_, stats_},
       owner_(control, options_, *this, leases_),
+      reports_(*this),
       active_(context_),
       table_(layout_,
              [this](const SequenceKey& key) {
@@ -131,7 +132,9 @@ void ServingCoordinator::Impl::tick() {
   if (transport_ != nullptr && leases_.take_beat_due(now)) {
     const message::NodeLoad load = engine_ ? engine_->load() : message::NodeLoad{};
     for (const NodeId& peer : leases_.peers()) {
-      control(peer, SequenceKey{}, leases_.beat_for(peer, load, draining_));
+      wire::pb::Beat beat = leases_.beat_for(peer, load, draining_);
+      beat.set_cached_asks(owner_.cached_asks(peer));
+      control(peer, SequenceKey{}, std::move(beat));
     }
   }
   for (const NodeId& peer : leases_.take_dead(now)) {
@@ -140,6 +143,7 @@ void ServingCoordinator::Impl::tick() {
   for (const LostSequence& lost : leases_.stalled(now)) {
     on_lost(lost);
   }
+  reports_.send();
   tombstones_.expire(now);
   prefill_.tick(now);
   decode_.tick(now);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "baton/handoff/active_sequences.h"
+#include "baton/handoff/cache_reports.h"
 #include "baton/handoff/coordinator.h"
 #include "baton/handoff/decode_role.h"
 #include "baton/handoff/prefill_role.h"
@@ -93,6 +94,7 @@ class ServingCoordinator::Impl final : public Outbox, public std::enable_shared_
   Tombstones tombstones_;
   RoleContext context_;
   Owner owner_;
+  CacheReports reports_;
   ActiveSequences active_;
   ReservationTable table_;
   PrefillRole prefill_;

@@ -27,6 +27,7 @@ void ServingCoordinator::Impl::on_transport(TransportEvent event) {
                    log::info("node {} is connected", up.info.id.value);
                    leases_.on_peer_up(up.info, up.block_tokens, clock_.now());
                    owner_.on_peer_up(up.info);
+                   reports_.forget(up.info.id);
                    to_decode(std::move(up));
                  },
                  [&](PeerDown&& down) { on_peer_down(down); },
@@ -80,6 +81,7 @@ void ServingCoordinator::Impl::on_control(const NodeId& from, const SequenceKey&
             on_abort({from, key, abort_from_wire(abort), true});
           },
           [&](pb::Beat&& beat) { on_beat(from, beat); },
+          [&](pb::Cached&& cached) { owner_.on_cached(from, cached); },
       },
       std::move(message));
 }
@@ -151,6 +153,9 @@ void ServingCoordinator::Impl::on_beat(const NodeId& from, const pb::Beat& beat)
   const std::vector<LostSequence> lost = leases_.on_beat(from, beat, clock_.now());
   if (const Peer* peer = leases_.find(from)) {
     owner_.on_load(from, peer->load, peer->draining);
+    if (engine_) {
+      reports_.on_beat(from, beat.cached_asks());
+    }
   }
   for (const LostSequence& each : lost) {
     on_lost(each);
@@ -171,6 +176,7 @@ void ServingCoordinator::Impl::on_peer_down(const PeerDown& down) {
   log::warn("node {} is gone: {}", down.peer.value, down.reason.message);
   leases_.on_peer_down(down.peer);
   owner_.on_peer_down(down.peer, down.reason);
+  reports_.forget(down.peer);
   active_.on_peer_down(down.peer, clock_.now());
   to_prefill(down);
   to_decode(down);
@@ -213,6 +219,7 @@ void ServingCoordinator::Impl::on_engine(message::EngineEvent event) {
             to_prefill(finished);
             to_decode(std::move(finished));
           },
+          [&](message::PrefixChanges&& changes) { reports_.on_changes(changes); },
           [&](message::Drained&&) { log::info("the engine is drained"); },
       },
       std::move(event));

@@ -42,6 +42,9 @@ struct CoordinatorOptions {
   // False: nobody takes the owner's events here, so none are kept.
   bool has_owner = true;
 
+  // The owner wants to hear what nodes have in their prefix caches.
+  bool hear_cached = false;
+
   // KV leaves while the prompt is computed. False: only once it is, to see what that costs.
   bool stream_kv = true;
 

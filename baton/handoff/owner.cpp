@@ -213,10 +213,14 @@ void Owner::on_lost(const NodeId& node, const SequenceKey& key, const Error& rea
 }
 
 void Owner::on_peer_up(const message::NodeInfo& info) {
+  if (options_.hear_cached) {
+    hearings_[info.id] = {};
+  }
   events_.push_unbounded(message::NodeUp{info});
 }
 
 void Owner::on_peer_down(const NodeId& peer, const Error& reason) {
+  hearings_.erase(peer);
   events_.push_unbounded(message::NodeDown{peer, reason.message});
   std::vector<SequenceKey> lost;
   for (const auto& [key, attempt] : attempts_) {
@@ -242,6 +246,33 @@ void Owner::on_peer_forgotten(PeerForgotten forgotten) {
 
 void Owner::on_load(const NodeId& node, const message::NodeLoad& load, bool draining) {
   events_.push_unbounded(NodeLoadChanged{node, load, draining});
+}
+
+std::uint64_t Owner::cached_asks(const NodeId& node) const {
+  const auto found = hearings_.find(node);
+  return found == hearings_.end() ? 0 : found->second.asks;
+}
+
+void Owner::on_cached(const NodeId& node, const wire::pb::Cached& cached) {
+  const auto found = hearings_.find(node);
+  if (found == hearings_.end()) {
+    return;  // nobody asked
+  }
+  Hearing& hearing = found->second;
+  message::PrefixChanges changes;
+  changes.restart = cached.number() == 0;
+  if (cached.number() != 0 && cached.number() != hearing.next) {
+    if (std::exchange(hearing.next, 0) != 0) {  // a gap: nothing of it can be relied on
+      ++hearing.asks;
+      changes.restart = true;
+      events_.push_unbounded(NodePrefixes{node, std::move(changes)});
+    }
+    return;
+  }
+  hearing.next = cached.number() + 1;
+  changes.added.assign(cached.added().begin(), cached.added().end());
+  changes.removed.assign(cached.removed().begin(), cached.removed().end());
+  events_.push_unbounded(NodePrefixes{node, std::move(changes)});
 }
 
 #ifdef BATON_FAILPOINTS

@@ -52,10 +52,16 @@ struct NodeLoadChanged {
   message::NodeLoad load;
   bool draining = false;
 };
+// What the node has in its prefix cache. Only with CoordinatorOptions::hear_cached.
+struct NodePrefixes {
+  NodeId node;
+  message::PrefixChanges changes;
+};
 // NodeDown comes before the NodeFinished of the attempts that were lost with it, so that a router
 // does not choose the node again; it needs no per-request handling of its own.
-using OwnerEvent = std::variant<NodeTokens, NodeRefused, NodeFinished, message::NodeUp,
-                                message::NodeDown, NodeLoadChanged, PeerUnusable, PeerForgotten>;
+using OwnerEvent =
+    std::variant<NodeTokens, NodeRefused, NodeFinished, message::NodeUp, message::NodeDown,
+                 NodeLoadChanged, NodePrefixes, PeerUnusable, PeerForgotten>;
 
 class Owner {
  public:
@@ -95,6 +101,9 @@ class Owner {
   void on_peer_unusable(PeerUnusable unusable);
   void on_peer_forgotten(PeerForgotten forgotten);
   void on_load(const NodeId& node, const message::NodeLoad& load, bool draining);
+  void on_cached(const NodeId& node, const wire::pb::Cached& cached);
+  // For the Beat to the node.
+  [[nodiscard]] std::uint64_t cached_asks(const NodeId& node) const;
   // Leases found that `node` no longer has the sequence, or stands still.
   void on_lost(const NodeId& node, const SequenceKey& key, const Error& reason);
   void stop();
@@ -112,6 +121,12 @@ class Owner {
     std::vector<Leg> legs;  // at most two
     // The decode node has answered: it verified the KV, so the prefill leg cannot fail any more.
     bool decoding = false;
+  };
+
+  // What a connected node tells of its prefix cache.
+  struct Hearing {
+    std::uint64_t asks = 1;  // one more for each gap in its numbers
+    std::uint64_t next = 0;  // the number that follows; 0: what comes means nothing before a 0
   };
 
   // With BATON_FAILPOINTS only, see cells.h. An event of a node, as of a decode or lone leg, and of
@@ -134,6 +149,7 @@ class Owner {
   Outbox& outbox_;
   Leases& leases_;
   net::AsyncQueue<OwnerEvent> events_;
+  std::map<NodeId, Hearing> hearings_;
   std::map<SequenceKey, Attempt> attempts_;  // ordered: all choices of a request lie together
 };
 

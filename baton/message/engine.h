@@ -5,6 +5,7 @@
 
 #include "baton/base/clock.h"
 #include "baton/kv/layout.h"
+#include "baton/message/node.h"
 #include "baton/message/request.h"
 
 #include <atomic>
@@ -110,11 +111,14 @@ struct ReleaseBlocks {
   LeaseId lease;
   std::vector<BlockRange> blocks;
 };
+// Tell what is in the prefix cache: answered by PrefixChanges with all of it, and after each turn
+// of the engine that changed something by another one.
+struct WatchPrefixes {};
 // Stop taking new work; run what is there. Answered by Drained.
 struct Drain {};
 
 using EngineCommand = std::variant<RunLocally, PrefillForHandoff, Granted, Reserve, Adopt,
-                                   KvArrived, Release, ReleaseBlocks, Abort, Drain>;
+                                   KvArrived, Release, ReleaseBlocks, Abort, WatchPrefixes, Drain>;
 
 // ---- events: engine -> control thread ---------------------------------------------------------
 // All tokens of one step. Also carries the first tokens of a prefill node.
@@ -153,7 +157,9 @@ struct Reserved {
 };
 struct Drained {};
 
-using EngineEvent =
-    std::variant<StepTokens, PrefillProgress, PrefillDone, Reserved, Refused, Finished, Drained>;
+// PrefixChanges: of the first group that sees everything. A name may be added more than once; it is
+// gone when it was removed as often.
+using EngineEvent = std::variant<StepTokens, PrefillProgress, PrefillDone, Reserved, Refused,
+                                 Finished, PrefixChanges, Drained>;
 
 }  // namespace baton::message

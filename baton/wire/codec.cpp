@@ -128,6 +128,8 @@ std::string_view frame_type_name(FrameType type) {
       return "beat";
     case FrameType::kLane:
       return "lane";
+    case FrameType::kCached:
+      return "cached";
   }
   return "unknown";
 }
@@ -257,9 +259,9 @@ FrameHeader blocks_frame_header(const SequenceKey& key, std::uint64_t sequence,
 
 FrameType control_type(const Control& message) {
   static constexpr FrameType kTypes[] = {
-      FrameType::kPrefill,  FrameType::kDecode, FrameType::kGrant,
-      FrameType::kAck,      FrameType::kTokens, FrameType::kRefused,
-      FrameType::kFinished, FrameType::kAbort,  FrameType::kBeat};
+      FrameType::kPrefill, FrameType::kDecode,  FrameType::kGrant,    FrameType::kAck,
+      FrameType::kTokens,  FrameType::kRefused, FrameType::kFinished, FrameType::kAbort,
+      FrameType::kBeat,    FrameType::kCached};
   static_assert(std::size(kTypes) == std::variant_size_v<Control>);
   return kTypes[message.index()];
 }
@@ -305,6 +307,8 @@ Result<Control> decode_control(const FrameHeader& header, std::span<const std::b
       return decode_as_control<pb::Abort>(header, payload);
     case FrameType::kBeat:
       return decode_as_control<pb::Beat>(header, payload);
+    case FrameType::kCached:
+      return decode_as_control<pb::Cached>(header, payload);
     case FrameType::kHello:
     case FrameType::kHelloReply:
     case FrameType::kBlocks:

@@ -37,6 +37,7 @@ enum class FrameType : std::uint16_t {
   kAbort = 12,
   kBeat = 13,
   kLane = 14,
+  kCached = 15,
 };
 
 // Byte offsets: magic 0, version 4, type 6, flags 8, choice 12, request high 16, request low 24,
@@ -69,6 +70,6 @@ struct BlocksHeader {
 inline constexpr std::size_t kBlocksHeaderBytes = 32;
 
 using Control = std::variant<pb::Prefill, pb::Decode, pb::Grant, pb::Ack, pb::Tokens, pb::Refused,
-                             pb::Finished, pb::Abort, pb::Beat>;
+                             pb::Finished, pb::Abort, pb::Beat, pb::Cached>;
 
 }  // namespace baton::wire

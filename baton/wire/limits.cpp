@@ -15,6 +15,8 @@ std::size_t max_payload_bytes(FrameType type) {
       return kMaxBeatBytes;
     case FrameType::kLane:
       return kMaxLaneBytes;
+    case FrameType::kCached:
+      return kMaxCachedBytes;
     case FrameType::kPrefill:
     case FrameType::kDecode:
     case FrameType::kGrant:

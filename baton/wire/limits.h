@@ -22,6 +22,9 @@ inline constexpr std::size_t kMaxBlocksBytes = std::size_t{64} << 20;
 // A Lane is an address of a fabric: about 100 bytes, and some for each RDMA port of the machine.
 inline constexpr std::size_t kMaxLaneBytes = 16 * 1024;
 
+// A Cached has 2,048 names of 8 bytes.
+inline constexpr std::size_t kMaxCachedBytes = 32 * 1024;
+
 inline constexpr std::size_t kMaxNodeIdBytes = 64;
 inline constexpr std::size_t kMaxTextBytes = 4096;  // error messages, tags, digests in hex
 inline constexpr std::size_t kDigestBytes = 16;     // XXH3-128
@@ -30,8 +33,9 @@ inline constexpr std::size_t kNonceBytes = 32;  // no two connections ever draw 
 inline constexpr std::size_t kProofBytes = 32;  // HMAC-SHA256
 inline constexpr std::size_t kMaxFabricNameBytes = 32;
 inline constexpr std::size_t kMaxLaneAddressBytes = 8 * 1024;
-inline constexpr int kMaxHeld = 4096;        // sequences in a Beat
-inline constexpr int kMaxTileRanges = 4096;  // in a Grant or Ack
+inline constexpr int kMaxHeld = 4096;         // sequences in a Beat
+inline constexpr int kMaxTileRanges = 4096;   // in a Grant or Ack
+inline constexpr int kMaxPrefixNames = 2048;  // in a Cached: 65,536 tokens of KV
 inline constexpr int kMaxStopTokenIds = 1024;
 inline constexpr int kMaxLogitBias = 4096;
 inline constexpr int kMaxTopLogprobs = 20;       // the API's own bound

@@ -238,6 +238,13 @@ Status validate(const pb::Beat& message) {
   return {};
 }
 
+Status validate(const pb::Cached& message) {
+  return at_most("cached.names",
+                 static_cast<std::size_t>(message.added_size()) +
+                     static_cast<std::size_t>(message.removed_size()),
+                 static_cast<std::size_t>(kMaxPrefixNames));
+}
+
 Status validate(const pb::Commit& message) {
   BATON_TRY_VOID(exactly("commit.digest", message.digest(), kDigestBytes));
   BATON_TRY_VOID(exactly("commit.tokens_digest", message.tokens_digest(), kDigestBytes));

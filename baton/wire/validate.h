@@ -22,6 +22,7 @@ Status validate(const pb::Refused& message);
 Status validate(const pb::Finished& message);
 Status validate(const pb::Abort& message);
 Status validate(const pb::Beat& message);
+Status validate(const pb::Cached& message);
 Status validate(const pb::Commit& message);
 Status validate(const pb::Hello& message);
 Status validate(const pb::HelloReply& message);

@@ -127,7 +127,7 @@ TEST(Header, EveryBitFlipIsSeen) {
 }
 
 TEST(Header, LengthsBeyondTheTypesBound) {
-  for (std::uint16_t type = 1; type <= 14; ++type) {
+  for (std::uint16_t type = 1; type <= 15; ++type) {
     const auto kind = static_cast<FrameType>(type);
     const std::size_t most = max_payload_bytes(kind);
     ASSERT_GT(most, 0U);
@@ -152,7 +152,7 @@ TEST(Header, VersionTypeFlagsReserved) {
   for (const auto& [offset, value] : {std::pair<std::size_t, std::uint8_t>{4, 2},
                                       {4, 0},
                                       {6, 0},
-                                      {6, 15},
+                                      {6, 16},
                                       {7, 1},
                                       {8, 1},
                                       {11, 128},
@@ -395,6 +395,13 @@ TEST(Validate, OtherMessages) {
       "abort.message");
   expect_bad(
       std::get<pb::Beat>(controls[8]), [](auto& m) { m.set_free_blocks(10); }, "beat.free_blocks");
+  expect_bad(
+      std::get<pb::Cached>(controls[9]),
+      [](auto& m) {
+        m.mutable_added()->Resize(kMaxPrefixNames, 7);
+        m.add_removed(7);
+      },
+      "cached.names");
   expect_bad(
       sample_commit(), [](auto& m) { m.set_digest("x"); }, "commit.digest");
   expect_bad(

@@ -82,7 +82,13 @@ inline std::vector<Control> sample_controls() {
   beat.set_free_blocks(5);
   beat.set_total_blocks(9);
   beat.add_held()->set_request_high(1);
-  return {prefill, decode, grant, ack, tokens, refused, finished, abort, beat};
+  pb::Cached cached;
+  cached.set_number(3);
+  for (const std::uint64_t name : {0x0123456789ABCDEFU, 0xFFFFFFFFFFFFFFFFU}) {
+    cached.add_added(name);
+  }
+  cached.add_removed(5);
+  return {prefill, decode, grant, ack, tokens, refused, finished, abort, beat, cached};
 }
 
 inline pb::Commit sample_commit() {

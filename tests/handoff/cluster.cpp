@@ -65,6 +65,7 @@ Node::Node(Cluster& cluster, const std::string& name, message::NodeRole role,
       handoff::make_hello(info, layout, setup != nullptr ? digest : "", digest));
   handoff::CoordinatorOptions options = cluster.options;
   options.self = id;
+  options.hear_cached = options.hear_cached && role == message::NodeRole::kRouter;
   coordinator = std::make_unique<handoff::ServingCoordinator>(
       cluster.context.get_executor(), options, transport.get(), setup != nullptr ? &link : nullptr,
       cluster.clock);
