@@ -227,6 +227,7 @@ Plan draw_plan(std::uint64_t seed) {
     }
   }
   plan.run_seed = draw.bits();
+  plan.options.hear_cached = plan.policy == router::PolicyKind::kKvAware && draw.chance(70);
   return plan;
 }
 
@@ -248,10 +249,11 @@ std::string describe(const Plan& plan) {
   };
   std::string text = fmt::format(
       "seed {} (replay: simulation_test --seed {}): acks of {} bytes, frames of {}, ways slow from "
-      "{} us on, at most {} sequences, links up to {} ms, bulk up to {} ms, policy {}{}\n",
+      "{} us on, at most {} sequences, links up to {} ms, bulk up to {} ms, policy {}{}{}\n",
       plan.seed, plan.seed, plan.options.ack_bytes, plan.options.min_frame_bytes,
       plan.options.slow_way_us, plan.options.max_sequences, ms(plan.link_delay), ms(plan.bulk_time),
-      static_cast<int>(plan.policy), plan.slices ? ", in slices" : "");
+      static_cast<int>(plan.policy), plan.options.hear_cached ? " with block events" : "",
+      plan.slices ? ", in slices" : "");
   for (const NodePlan& node : plan.nodes) {
     text += "  " + node.id;
     for (const testing::FakeGroup& group : node.setup.backend.groups) {

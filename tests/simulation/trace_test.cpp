@@ -81,12 +81,22 @@ std::int64_t shared_tokens(const std::vector<Arrival>& arrivals) {
   return sum;
 }
 
-Plan plan_of(router::PolicyKind policy) {
+// Requests go to the routers in turn; with events the nodes tell them what is cached.
+struct Setting {
+  router::PolicyKind policy = router::PolicyKind::kKvAware;
+  std::size_t routers = 1;
+  bool events = true;
+};
+
+Plan plan_of(const Setting& setting) {
   Plan plan;
-  plan.policy = policy;
+  plan.policy = setting.policy;
+  plan.options.hear_cached = setting.events;
   plan.options.queue_deadline_ms = 600'000;
   plan.link_delay = milliseconds(1);
-  plan.nodes.push_back({"r0", NodeRole::kRouter, {}});
+  for (std::size_t router = 0; router < setting.routers; ++router) {
+    plan.nodes.push_back({fmt::format("r{}", router), NodeRole::kRouter, {}});
+  }
   testing::NodeSetup setup;
   setup.engine.cache_key = "trace";
   setup.backend.vocabulary = kVocabulary;
@@ -109,7 +119,8 @@ Plan plan_of(router::PolicyKind policy) {
 
 class Replay {
  public:
-  explicit Replay(router::PolicyKind policy) : plan_(plan_of(policy)), world_(plan_, log_) {
+  explicit Replay(const Setting& setting)
+      : routers_(setting.routers), plan_(plan_of(setting)), world_(plan_, log_) {
     world_.dial();
     world_.cluster.run_for(milliseconds(300));  // every node has been heard of
     EXPECT_TRUE(world_.connected());
@@ -149,7 +160,8 @@ class Replay {
     auto stream = std::make_shared<app::RequestStream>(
         world_.cluster.context.get_executor(), static_cast<std::size_t>(arrival.max_tokens) + 64);
     open_.push_back({&arrival, stream, {}});
-    world_.router("r0")->start({std::move(submit)}, {}, std::move(stream));
+    world_.router(fmt::format("r{}", requests_ % routers_))
+        ->start({std::move(submit)}, {}, std::move(stream));
   }
 
   void run_until(const std::function<bool()>& done) {
@@ -181,6 +193,7 @@ class Replay {
     return false;
   }
 
+  const std::size_t routers_;
   Plan plan_;
   EventLog log_{false};
   World world_;
@@ -192,16 +205,23 @@ TEST(Trace, KvAwareRoutingFindsWhatPromptsShare) {
   const std::vector<Arrival> arrivals = read_arrivals();
   const std::int64_t all = prompt_tokens(arrivals);
   const auto shared = static_cast<double>(shared_tokens(arrivals));
-  const auto share = [&](router::PolicyKind policy, const char* name) {
-    const auto found = static_cast<double>(Replay(policy).run(arrivals));
-    fmt::print("{:>12}: {:>9} of {} shared tokens found, {:.3f}; {} prompts of {} tokens\n", name,
+  const auto share = [&](const Setting& setting, const char* name) {
+    const auto found = static_cast<double>(Replay(setting).run(arrivals));
+    fmt::print("{:>24}: {:>9} of {} shared tokens found, {:.3f}; {} prompts of {} tokens\n", name,
                found, shared, found / shared, arrivals.size(), all);
     return found / shared;
   };
-  const double round_robin = share(router::PolicyKind::kRoundRobin, "round-robin");
-  const double least_loaded = share(router::PolicyKind::kLeastLoaded, "least-loaded");
-  const double kv_aware = share(router::PolicyKind::kKvAware, "kv-aware");
+  using router::PolicyKind;
+  const double round_robin = share({PolicyKind::kRoundRobin, 1, false}, "round-robin");
+  const double least_loaded = share({PolicyKind::kLeastLoaded, 1, false}, "least-loaded");
+  const double guessing = share({PolicyKind::kKvAware, 1, false}, "kv-aware, a guess");
+  const double kv_aware = share({PolicyKind::kKvAware, 1, true}, "kv-aware");
+  const double guessing_apart = share({PolicyKind::kKvAware, 2, false}, "two routers, a guess");
+  const double apart = share({PolicyKind::kKvAware, 2, true}, "two routers");
+  EXPECT_GE(guessing, 0.9);
   EXPECT_GE(kv_aware, 0.9);
+  EXPECT_GE(apart, 0.9);
+  EXPECT_GT(apart, guessing_apart);
   EXPECT_GT(kv_aware, round_robin);
   EXPECT_GT(kv_aware, least_loaded);
 }

@@ -114,6 +114,10 @@ void World::start_router(const std::string& id) {
   options.self = node.id;
   options.policy = plan_.policy;
   options.local_prefill_tokens = 16;  // prompts are short here
+  options.prefix_key =
+      std::find_if(plan_.nodes.begin(), plan_.nodes.end(), [](const NodePlan& each) {
+        return each.role != NodeRole::kRouter;
+      })->setup.engine.cache_key;
   // Longer than any fault: a request may end for want of a node only when none ever comes back.
   options.queue_deadline = seconds(20);
   host->loop =
@@ -206,9 +210,9 @@ std::optional<FaultAction> World::on_send(const NodeId& from, const NodeId& to,
     return std::nullopt;
   }
   if (log_.printed()) {
-    constexpr const char* kNames[] = {"?",       "Hello",    "HelloReply", "Prefill", "Decode",
-                                      "Grant",   "Blocks",   "Commit",     "Ack",     "Tokens",
-                                      "Refused", "Finished", "Abort",      "Beat"};
+    constexpr const char* kNames[] = {
+        "?",   "Hello",  "HelloReply", "Prefill",  "Decode", "Grant", "Blocks", "Commit",
+        "Ack", "Tokens", "Refused",    "Finished", "Abort",  "Beat",  "Lane",   "Cached"};
     log_.add(cluster.clock.now(),
              fmt::format("  {} -> {} {} {} epoch {}", from.value, to.value,
                          kNames[static_cast<std::size_t>(header.type)],
