@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/median.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -140,10 +141,7 @@ void print_table(const std::string& model, const std::vector<Measurement>& measu
 
 }  // namespace
 
-double Measurement::median_seconds() const {
-  const std::size_t middle = seconds.size() / 2;
-  return seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
-}
+double Measurement::median_seconds() const { return bench::median(seconds); }
 
 void print_measurements(const BenchEngineOptions& options, const std::string& model,
                         const std::vector<Measurement>& measurements) {

@@ -109,8 +109,9 @@ void add_handoff(MetricsPage& page, const handoff::HandoffStats& handoff) {
                      "start of decoding (decode node), the prefill included",
                      {}, reader(handoff.whole));
   page.add_histogram("baton_handoff_exposed_seconds",
-                     "of them on the prefill node: from the end of the prefill to the Ack", {},
-                     reader(handoff.exposed));
+                     "handoffs that went well, on the prefill node: from the end of the prefill to "
+                     "the decode node's last Ack",
+                     {}, reader(handoff.exposed));
   page.add_gauge("baton_handoffs_active", "handoffs under way", {}, reader(handoff.active));
 }
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "bench/allocate.h"
+#include "bench/median.h"
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -25,6 +26,7 @@ namespace {
 using namespace baton;           // NOLINT(google-build-using-namespace): a program, not a header
 using namespace baton::kernels;  // NOLINT(google-build-using-namespace)
 using bench::allocate;
+using bench::median;
 
 // Weights and caches of one pass exceed every cache, as a model's do.
 constexpr std::size_t kStreamBytes = std::size_t{160} << 20U;
@@ -41,12 +43,6 @@ double seconds_of(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
 }
 
 struct Bench {

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "bench/handoff/options.h"
-#include "bench/handoff/summary.h"
+#include "bench/median.h"
 #include "bench/serving/summary.h"
 #include <algorithm>
 #include <cstdint>
@@ -39,7 +39,7 @@ Result<Answer> read_answer(const std::string& server, bool split, serving::Reque
   Answer answer;
   answer.sample.ttft_ms = first.front();
   answer.sample.ttst_ms = second.front();
-  answer.sample.later_gap_ms = median(std::move(gaps));
+  answer.sample.later_gap_ms = bench::median(std::move(gaps));
   answer.tokens = std::move(record.token_ids);
   return answer;
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/median.h"
 #include <algorithm>
 
 namespace baton::bench_handoff {
@@ -52,7 +53,7 @@ std::string cancel_line(const char* phase, const std::vector<double>& values) {
   return fmt::format(
       "client leaves during {}: blocks of both nodes free after {:.0f} ms (median of {}, at most "
       "{:.0f} ms)\n",
-      phase, median(values), values.size(), *std::max_element(values.begin(), values.end()));
+      phase, bench::median(values), values.size(), *std::max_element(values.begin(), values.end()));
 }
 
 std::size_t prompts(const Measured& measured) {
@@ -184,10 +185,28 @@ std::string goal_lines(const std::vector<Verdict>& verdicts) {
   return out;
 }
 
+namespace {
+
+// Single requests swing by more than most goals allow.
+constexpr std::size_t kRoundsToJudge = 3;
+
+std::size_t fewest_rounds(const Measured& measured) {
+  std::size_t fewest = kRoundsToJudge;
+  for (const auto& length : measured.lengths) {
+    fewest = std::min(fewest, length.rounds.size());
+  }
+  return fewest;
+}
+
+}  // namespace
+
 std::string report_text(const Machine& machine, const Measured& measured) {
   const std::vector<LengthSummary> lengths = summarize(measured);
   return machine_line(machine) + "\n" + table(lengths, measured.cancels) +
-         "\nGoals, and medians by tokens of the prompt (* misses its goal):\n" +
+         fmt::format("\nGoals, and medians by tokens of the prompt (* misses its goal{}):\n",
+                     fewest_rounds(measured) < kRoundsToJudge
+                         ? "; of so few rounds it may be chance: --rounds"
+                         : "") +
          goal_lines(judge(lengths, measured.cancels)) +
          fmt::format("The three servers gave the same tokens for each of {} prompts.\n",
                      prompts(measured));

@@ -69,7 +69,10 @@ TEST(HandoffReport, AGoalIsALine) {
               StartsWith("m.gguf on A CPU, 2 cores, commit abc1234, 2026-01-31 12:00 UTC; "
                          "before the first request others used 3% of the cores (load 1.2)\n"));
   for (const char* line :
-       {"\nmet      rate of KV sent whole ÷ raw socket ≥ 0.90: 8128: 0.99\n",
+       {"\nGoals, and medians by tokens of the prompt (* misses its goal; of so few rounds it may "
+        "be "
+        "chance: --rounds):\n",
+        "\nmet      rate of KV sent whole ÷ raw socket ≥ 0.90: 8128: 0.99\n",
         "\nmet      time of KV sent whole that is not wire ≤ max(1 ms, 10% of it): 8128: 0.4 of "
         "5.8 ms\n",
         "\nmet      TTFT split ÷ single ≤ 1.02: 8128: 1.011\n",
@@ -82,6 +85,12 @@ TEST(HandoffReport, AGoalIsALine) {
         "\nThe three servers gave the same tokens for each of 1 prompts.\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
+}
+
+TEST(HandoffReport, RoundsAreCalledFewBelowThree) {
+  Measured some = measured();
+  some.lengths[0].rounds.assign(3, testing::good_round());
+  EXPECT_THAT(report_text(machine(), some), HasSubstr("(* misses its goal):\n"));
 }
 
 TEST(HandoffReport, AGoalThatIsMissedSaysWhere) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "bench/median.h"
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -31,7 +32,7 @@ double median_of(const Rounds& rounds, const std::function<double(const Round&)>
   for (const Round& round : rounds) {
     values.push_back(read(round));
   }
-  return median(std::move(values));
+  return bench::median(std::move(values));
 }
 
 LengthSummary summary_of(const LengthRounds& length) {
@@ -152,12 +153,6 @@ Verdict judge_cancels(const CancelTimes& cancels) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 Ratios ratios_of(const Round& round) {
   const Sample& single = round.at(Shape::kSingle);

@@ -51,9 +51,6 @@ struct LengthSummary {
 // Lengths without a round are left out.
 [[nodiscard]] std::vector<LengthSummary> summarize(const Measured& measured);
 
-// The middle value, or the mean of the two middle ones. `values` is not empty.
-[[nodiscard]] double median(std::vector<double> values);
-
 // A goal for one ratio and what was reached.
 struct Verdict {
   struct Value {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/handoff/samples_for_test.h"
+#include "bench/median.h"
 #include <algorithm>
 
 namespace baton::bench_handoff {
@@ -38,9 +39,9 @@ TEST(HandoffSummary, RatiosOfARound) {
 }
 
 TEST(HandoffSummary, MediansAreOfRatiosAndNotRatiosOfMedians) {
-  EXPECT_EQ(median({3, 1, 2}), 2);
-  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
-  EXPECT_EQ(median({7}), 7);
+  EXPECT_EQ(bench::median({3, 1, 2}), 2);
+  EXPECT_EQ(bench::median({4, 1, 2, 3}), 2.5);
+  EXPECT_EQ(bench::median({7}), 7);
   std::vector<Round> rounds(3, good_round());
   // Split / single: 1.5, 1, 3; medians of the times are 20 and 40.
   const double single[] = {20, 40, 10};

@@ -292,12 +292,14 @@ def serve(arguments):
     """Starts the cluster, leaves it up and says how to talk to it and how to end it."""
     state = pathlib.Path(arguments.state)
     if any(alive(pid) for pid in read_pids(state)):
-        print("a cluster of an earlier --serve is still up: scripts/demo --stop ends it", file=sys.stderr)
+        print(f"a cluster of an earlier --serve is still up at {read_front(state)}: scripts/demo --stop ends it",
+              file=sys.stderr)
         return 1
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir(parents=True)
     cluster = Cluster(arguments.binary, arguments.model, state, name="demo", stay=True).start()
     (state / "pids").write_text("".join(f"{node.process.pid}\n" for node in cluster.nodes))
+    (state / "front").write_text(f"http://{cluster.front.http}/")
     for node in cluster.nodes:
         print(f"   {node.name:15} pid {node.process.pid:<7} http {node.http}  nodes {node.serving or '-'}")
     body = {"messages": [{"role": "user", "content": "What is the capital of France?"}],
@@ -307,6 +309,13 @@ def serve(arguments):
     print(f"curl -N http://{cluster.front.http}{CHAT} -H 'Content-Type: application/json' "
           f"-d '{json.dumps(body)}'")
     return 0
+
+
+def read_front(state):
+    try:
+        return (state / "front").read_text()
+    except OSError:
+        return "an address that is not known"
 
 
 def read_pids(state):
