@@ -23,7 +23,7 @@ PrefixHit PrefixIndex::find(std::span<const TileDigest> tiles) const {
     const Column* column = nullptr;
     for (std::size_t count = available; count > 0 && column == nullptr; --count) {
       if (const auto found = by_digest_.find(tiles[begin + count - 1]); found != by_digest_.end()) {
-        column = &columns_[found->second];
+        column = &columns_[found->second.column];
         found_tiles = count;
       }
     }
@@ -45,8 +45,8 @@ std::optional<BlockId> PrefixIndex::holder(std::span<const TileDigest> tiles, st
                                            std::size_t end) const {
   for (std::size_t count = std::min(tiles_per_block_, tiles.size()); count >= end; --count) {
     const auto found = by_digest_.find(tiles[count - 1]);
-    if (found != by_digest_.end() && columns_[found->second].first_valid <= first) {
-      return columns_[found->second].blocks[0];
+    if (found != by_digest_.end() && columns_[found->second.column].first_valid <= first) {
+      return columns_[found->second.column].blocks[0];
     }
   }
   return std::nullopt;
@@ -60,13 +60,14 @@ void PrefixIndex::insert(std::span<const BlockId> blocks, std::span<const TileDi
   const std::uint32_t id = blocks[0].value;
   Column& column = columns_[id];
   if (const auto found = by_digest_.find(tiles.back());
-      found != by_digest_.end() && found->second != id &&
-      columns_[found->second].first_valid <= first_valid) {
+      found != by_digest_.end() && found->second.column != id &&
+      columns_[found->second.column].first_valid <= first_valid) {
     return;
   }
   if (column.blocks.empty()) {
     column.first_valid = first_valid;
     column.blocks.assign(blocks.begin(), blocks.end());
+    column.begin = by_begin_.emplace(tiles.front(), id);
     for (std::size_t group = 0; group < pools_.size(); ++group) {
       pools_[group]->keep(blocks[group]);
     }
@@ -80,12 +81,14 @@ void PrefixIndex::insert(std::span<const BlockId> blocks, std::span<const TileDi
     note(column, known, journal_->added);
   }
   // A shorter column that has the same beginning gives it to this one, and goes when it is bare.
-  for (const TileDigest& tile : std::span(column.tiles).subspan(first_valid)) {
-    const auto [entry, is_new] = by_digest_.try_emplace(tile, id);
+  for (std::size_t tile = first_valid; tile < column.tiles.size(); ++tile) {
+    const auto [entry, is_new] = by_digest_.try_emplace(column.tiles[tile], Place{id, 0});
+    Place& place = entry->second;
+    place.holders += tile >= known ? 1 : 0;
     if (is_new) {
       ++column.mapped;
-    } else if (entry->second != id && columns_[entry->second].first_valid >= first_valid) {
-      const std::uint32_t other = std::exchange(entry->second, id);
+    } else if (place.column != id && columns_[place.column].first_valid >= first_valid) {
+      const std::uint32_t other = std::exchange(place.column, id);
       ++column.mapped;
       if (--columns_[other].mapped == 0) {
         drop(other);
@@ -155,10 +158,14 @@ void PrefixIndex::drop(std::uint32_t id) {
     note(column, 0, journal_->removed);
   }
   by_use_.erase(column.last_use);
-  for (const TileDigest& tile : column.tiles) {
-    if (const auto found = by_digest_.find(tile);
-        found != by_digest_.end() && found->second == id) {
+  by_begin_.erase(column.begin);
+  for (std::size_t tile = column.first_valid; tile < column.tiles.size(); ++tile) {
+    const auto found = by_digest_.find(column.tiles[tile]);
+    if (--found->second.holders == 0) {
       by_digest_.erase(found);
+    } else if (found->second.column == id) {
+      found->second.column = other_holder(column.tiles.front(), tile, found->first);
+      ++columns_[found->second.column].mapped;
     }
   }
   for (std::size_t group = 0; group < pools_.size(); ++group) {
@@ -166,13 +173,32 @@ void PrefixIndex::drop(std::uint32_t id) {
   }
 }
 
+std::uint32_t PrefixIndex::other_holder(const TileDigest& block_begin, std::size_t tile,
+                                        const TileDigest& digest) const {
+  const Column* best = nullptr;
+  std::uint32_t holder = 0;
+  const auto [begin, end] = by_begin_.equal_range(block_begin);
+  for (auto entry = begin; entry != end && (best == nullptr || best->first_valid > 0); ++entry) {
+    const Column& column = columns_[entry->second];
+    if (column.first_valid <= tile && tile < column.tiles.size() && column.tiles[tile] == digest &&
+        (best == nullptr || column.first_valid < best->first_valid)) {
+      best = &column;
+      holder = entry->second;
+    }
+  }
+  BATON_CHECK(best != nullptr, "a tile is counted that no block holds");
+  return holder;
+}
+
 void PrefixIndex::check_integrity() const {
   std::vector<std::int32_t> mapped(columns_.size(), 0);
-  for (const auto& [digest, id] : by_digest_) {
-    const std::vector<TileDigest>& tiles = columns_[id].tiles;
+  std::int64_t holders = 0;
+  for (const auto& [digest, place] : by_digest_) {
+    const std::vector<TileDigest>& tiles = columns_[place.column].tiles;
     BATON_CHECK(std::find(tiles.begin(), tiles.end(), digest) != tiles.end(),
-                "block {} does not hold a tile that names it", id);
-    ++mapped[id];
+                "block {} does not hold a tile that names it", place.column);
+    ++mapped[place.column];
+    holders += place.holders;
   }
   std::vector<std::uint32_t> kept(pools_.size(), 0);
   for (std::uint32_t id = 0; id < columns_.size(); ++id) {
@@ -183,6 +209,7 @@ void PrefixIndex::check_integrity() const {
     }
     BATON_CHECK(column.mapped == mapped[id] && mapped[id] > 0, "block {}: {} tiles, {} counted", id,
                 mapped[id], column.mapped);
+    holders -= static_cast<std::int64_t>(column.tiles.size() - column.first_valid);
     const auto use = by_use_.find(column.last_use);
     BATON_CHECK(use != by_use_.end() && use->second == id, "block {} has no place by use", id);
     for (std::size_t group = 0; group < pools_.size(); ++group) {
@@ -191,6 +218,9 @@ void PrefixIndex::check_integrity() const {
       ++kept[group];
     }
   }
+  BATON_CHECK(holders == 0 && by_begin_.size() == by_use_.size(),
+              "{} tiles more are counted than there are, {} beginnings of {} blocks", holders,
+              by_begin_.size(), by_use_.size());
   for (std::size_t group = 0; group < pools_.size(); ++group) {
     BATON_CHECK(kept[group] == pools_[group]->kept_blocks(), "group {} keeps {} blocks, {} named",
                 group, pools_[group]->kept_blocks(), kept[group]);

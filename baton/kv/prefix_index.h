@@ -77,9 +77,19 @@ class PrefixIndex {
     std::size_t first_valid = 0;    // those before it are not there
     std::int32_t mapped = 0;        // of them, how many the map shows in this column
     std::uint64_t last_use = 0;
+    std::multimap<TileDigest, std::uint32_t>::iterator begin{};  // its place in by_begin_
+  };
+
+  // Where a tile is found, and how many columns have it.
+  struct Place {
+    std::uint32_t column = 0;
+    std::uint32_t holders = 0;
   };
 
   void drop(std::uint32_t column);
+  // Of the columns that have the tile, the one that has most before it.
+  [[nodiscard]] std::uint32_t other_holder(const TileDigest& block_begin, std::size_t tile,
+                                           const TileDigest& digest) const;
   void use(std::uint32_t column);
   // The column's tiles from the first-th on, but those that were never there.
   static void note(const Column& column, std::size_t first, std::vector<PrefixName>& names);
@@ -87,9 +97,10 @@ class PrefixIndex {
 
   const std::size_t tiles_per_block_;
   const std::span<const std::unique_ptr<BlockPool>> pools_;
-  std::vector<Column> columns_;                              // [block of group 0]
-  std::unordered_map<TileDigest, std::uint32_t> by_digest_;  // -> column
-  std::map<std::uint64_t, std::uint32_t> by_use_;            // last_use -> column
+  std::vector<Column> columns_;  // [block of group 0]
+  std::unordered_map<TileDigest, Place> by_digest_;
+  std::multimap<TileDigest, std::uint32_t> by_begin_;  // first tile, there or not -> columns
+  std::map<std::uint64_t, std::uint32_t> by_use_;      // last_use -> column
   std::uint64_t next_use_ = 1;
   PrefixJournal* journal_ = nullptr;  // null: nobody wants to know
 };

@@ -232,6 +232,31 @@ TEST_F(Prefixes, TilesOfAWindowThatWereNeverThereAreNotNamed) {
   EXPECT_EQ(journal.removed, journal.added);
 }
 
+// Of two that go different ways within a block the newer one may go first: what it had in common
+// with the other is still there.
+TEST_F(Prefixes, WhatTwoBlocksHaveOutlivesEither) {
+  const auto one = chain(hasher, 1, 2);
+  auto two = one;
+  two[1] = hasher.tile(one[0], std::vector<TokenId>(kTileTokens, 100));
+  PrefixJournal journal;
+  index.record(journal);
+  Told told;
+  for (const bool newer_goes : {true, false}) {
+    const BlockId first = insert(one).first[0];
+    const BlockId second = insert(two).first[0];
+    index.touch(std::span(newer_goes ? &first : &second, 1));
+    EXPECT_TRUE(index.evict());
+    told.take(journal);
+    const auto& kept = newer_goes ? one : two;
+    EXPECT_EQ(index.find(std::span(kept).first(1)).tiles, 1) << newer_goes;
+    EXPECT_EQ(index.find(newer_goes ? two : one).tiles, 1) << newer_goes;
+    EXPECT_EQ(told.known(newer_goes ? two : one), 1) << newer_goes;
+    EXPECT_EQ(index.find(kept).blocks.size(), 1U);
+    index.check_integrity();
+    index.clear();
+  }
+}
+
 // Whatever comes and goes, maps and pools agree, what is found was put there, and who reads the
 // journal knows it.
 TEST_F(Prefixes, RandomTraffic) {
@@ -241,7 +266,11 @@ TEST_F(Prefixes, RandomTraffic) {
   index.record(journal);
   Told told;
   for (int round = 0; round < 3000; ++round) {
-    const auto tiles = chain(hasher, static_cast<std::uint32_t>(random() % 5), 1 + random() % 6);
+    auto tiles = chain(hasher, static_cast<std::uint32_t>(random() % 5), 1 + random() % 6);
+    if (tiles.size() % 2 == 0 && random() % 2 == 0) {  // goes its own way within a block
+      const std::vector<TokenId> tokens(kTileTokens, static_cast<TokenId>(100 + random() % 3));
+      tiles.back() = hasher.tile(tiles[tiles.size() - 2], tokens);
+    }
     const auto blocks = static_cast<std::uint32_t>((tiles.size() + 1) / 2);
     while (pools[0]->free_blocks() < blocks && index.evict()) {
     }
