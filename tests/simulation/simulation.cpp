@@ -6,6 +6,7 @@
 
 #include "tests/simulation/client.h"
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace baton::simulation {
@@ -392,10 +393,40 @@ class Run {
   // The time of a tombstone goes by at once.
   void forget() {
     run_for(seconds(1));  // nothing is on its way any more
+    check_heard();
     if (failure_.empty()) {
       world_.cluster.clock.advance(milliseconds(handoff::kTombstoneMs + 1'000));
       run_for(milliseconds(200));
       fail_if(world_.leftovers(true));
+    }
+  }
+
+  // What routers were told change by change is what they are told when all is told anew.
+  void check_heard() {
+    const auto heard = [this] {
+      std::map<std::string, std::uint64_t> names;
+      for (const NodePlan& node : plan_.nodes) {
+        if (app::OwnerLoop* router = world_.router(node.id)) {
+          names[node.id] = router->stats().prefixes_reported;
+        }
+      }
+      return names;
+    };
+    if (!plan_.options.hear_cached || !failure_.empty()) {
+      return;
+    }
+    const auto by_changes = heard();
+    for (auto& [id, node] : world_.cluster.nodes) {
+      if (node->engine) {
+        node->posted = node->engine->post(message::WatchPrefixes{});
+      }
+    }
+    run_for(seconds(1));
+    for (const auto& [id, names] : heard()) {
+      if (names != by_changes.at(id)) {
+        fail(fmt::format("{} had heard of {} tiles of {}", id, by_changes.at(id), names));
+      }
+      tally_.heard += names;
     }
   }
 
@@ -443,11 +474,13 @@ std::string describe(const Tally& tally) {
   return fmt::format(
       "{} runs ({} without a fault), {:.0f} s of virtual time, {} faults; {} requests: {} "
       "complete, {} left, {} cut with their router, {} refused, {} lost; {} tokens, {} prompt rows "
-      "cached, {} handoff ends, {} on one node, {} retries, {} replays, {} preemptions, {} frames",
+      "cached, {} handoff ends, {} on one node, {} retries, {} replays, {} preemptions, {} frames, "
+      "{} tiles heard of",
       tally.runs, tally.calm_runs, std::chrono::duration<double>(tally.virtual_time).count(),
       tally.faults, tally.requests, tally.completed, tally.left, tally.cut, tally.refused,
       tally.lost, tally.tokens, tally.world.cached_tokens, tally.world.handoffs, tally.world.local,
-      tally.world.retries, tally.world.replays, tally.world.preemptions, tally.world.frames);
+      tally.world.retries, tally.world.replays, tally.world.preemptions, tally.world.frames,
+      tally.heard);
 }
 
 Outcome run_plan(const Plan& plan, bool print, Tally& tally) {

@@ -24,6 +24,7 @@ struct Tally {
   std::uint64_t tokens = 0;
   std::uint64_t faults = 0;
   Duration virtual_time{};
+  std::uint64_t heard = 0;  // tiles that routers knew of in nodes' caches at the end
   World::Totals world;
 };
 std::string describe(const Tally& tally);
