@@ -63,7 +63,9 @@ class Slot:
         flags = ["-m", self.fleet.model, "--node-role", self.role, "--node-id", node_id]
         flags += ["--host", self.address.rsplit(":", 1)[0]]
         if self.role == "router":
-            flags += ["--port", self.address.rsplit(":", 1)[1]]
+            # Every other router follows what nodes tell of their caches.
+            flags += ["--port", self.address.rsplit(":", 1)[1],
+                      "--policy", ["kv-aware", "least-loaded"][self.index % 2]]
         else:
             flags += ["--kv-transport", self.fleet.kv_transport]
             # Another block size per place: what crosses the wire is never laid out alike by luck.
@@ -242,6 +244,9 @@ class Fleet:
         pages = [scrape(slot.node) for slot in self.of("router")]
         return ", ".join(f"{sum(page.sum(f'baton_{name}_total') for page in pages):.0f} {name.replace('_', ' ')}"
                          for name in ("retries", "replays", "local_fallbacks", "requests_resumed"))
+
+    def layer_frames(self):
+        return int(sum(scrape(slot.node).sum("baton_handoff_layer_frames_total") for slot in self.of("prefill")))
 
     def stop(self):
         """Exit codes other than 0 by name, of processes that were not killed."""
