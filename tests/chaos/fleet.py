@@ -127,6 +127,7 @@ class Fleet:
                 self.flags[role] = [*self.flags.get(role, []), "--cluster-token-file", token]
         self.slots = [Slot(self, role, index) for role in ("decode", "prefill") for index in range(2)]
         self.slots += [Slot(self, "router", index) for index in range(arguments.routers)]
+        self.layers = {}  # process -> frames with layers of a last chunk
         self.limits = {}  # role -> descriptors when idle and warm
 
     def of(self, role):
@@ -246,7 +247,10 @@ class Fleet:
                          for name in ("retries", "replays", "local_fallbacks", "requests_resumed"))
 
     def layer_frames(self):
-        return int(sum(scrape(slot.node).sum("baton_handoff_layer_frames_total") for slot in self.of("prefill")))
+        """Of all prefill nodes, each as it was when this was last called while it lived."""
+        for slot in self.of("prefill"):
+            self.layers[slot.node.name] = int(scrape(slot.node).sum("baton_handoff_layer_frames_total"))
+        return sum(self.layers.values())
 
     def stop(self):
         """Exit codes other than 0 by name, of processes that were not killed."""
