@@ -6,8 +6,16 @@
 #include <utility>
 
 namespace baton::handoff {
+namespace {
 
-void CacheReports::on_beat(const NodeId& owner, std::uint64_t asks) {
+constexpr auto kMostInFrame = static_cast<std::size_t>(wire::kMaxPrefixNames);
+// On their way to one owner: 32 KiB, beside which Beats and tokens get through in time by the
+// slowest way.
+constexpr std::size_t kMostUnheard = 2 * kMostInFrame;
+
+}  // namespace
+
+void CacheReports::on_beat(const NodeId& owner, std::uint64_t asks, std::uint64_t heard) {
   if (asks == 0) {
     readers_.erase(owner);
     return;
@@ -19,10 +27,16 @@ void CacheReports::on_beat(const NodeId& owner, std::uint64_t asks) {
   if (std::exchange(reader.asks, asks) != asks) {
     restart(reader);
   }
+  while (!reader.unheard.empty() && reader.number - reader.unheard.size() < heard) {
+    reader.unheard_names -= reader.unheard.front();
+    reader.unheard.pop_front();
+  }
 }
 
 void CacheReports::restart(Reader& reader) const {
   reader.number = 0;
+  reader.unheard.clear();
+  reader.unheard_names = 0;
   reader.changed.clear();
   for (const auto& [name, count] : held_) {
     reader.changed.insert(name);
@@ -64,17 +78,18 @@ void CacheReports::send() {
   if (!known_) {
     return;
   }
-  constexpr auto kMost = static_cast<std::size_t>(wire::kMaxPrefixNames);
   for (auto& [owner, reader] : readers_) {
-    if (reader.changed.size() > held_.size() + kMost) {
+    if (reader.changed.size() > held_.size() + kMostInFrame) {
       restart(reader);
     }
-    if (reader.changed.empty() && reader.number > 0) {
+    const bool has_news = !reader.changed.empty() || reader.number == 0;
+    if (!has_news || reader.unheard_names >= kMostUnheard) {
       continue;
     }
     wire::pb::Cached frame;
     frame.set_number(reader.number++);
-    for (std::size_t i = 0; i < kMost && !reader.changed.empty(); ++i) {
+    std::size_t names = 0;
+    for (; names < kMostInFrame && !reader.changed.empty(); ++names) {
       const auto first = reader.changed.begin();
       if (held_.contains(*first)) {
         frame.add_added(*first);
@@ -83,6 +98,8 @@ void CacheReports::send() {
       }
       reader.changed.erase(first);
     }
+    reader.unheard.push_back(names);
+    reader.unheard_names += names;
     if (!outbox_.control(owner, SequenceKey{}, std::move(frame))) {
       restart(reader);
     }

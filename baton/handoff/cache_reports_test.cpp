@@ -8,6 +8,9 @@
 #include <boost/asio/io_context.hpp>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -71,6 +74,12 @@ class Reports : public ::testing::Test {
     }
     return known[owner];
   }
+  // A Beat of the owner's, who has heard all that it was sent.
+  void beat(const NodeId& owner, std::uint64_t asks) {
+    const auto sent = world.frames.find(owner);
+    const bool unread = sent != world.frames.end() && !sent->second.empty();
+    reports.on_beat(owner, asks, unread ? sent->second.back().number() + 1 : next[owner]);
+  }
   static std::set<PrefixName> set_of(const std::vector<PrefixName>& list) {
     return {list.begin(), list.end()};
   }
@@ -83,12 +92,12 @@ class Reports : public ::testing::Test {
 };
 
 TEST_F(Reports, NothingIsSaidOrAskedBeforeSomebodyWantsToHear) {
-  reports.on_beat(kRouter, 0);
+  beat(kRouter, 0);
   reports.send();
   EXPECT_EQ(world.watches, 0);
-  reports.on_beat(kRouter, 1);
-  reports.on_beat(kOther, 1);
-  reports.on_beat(kRouter, 1);
+  beat(kRouter, 1);
+  beat(kOther, 1);
+  beat(kRouter, 1);
   EXPECT_EQ(world.watches, 1);
   reports.send();
   EXPECT_TRUE(world.frames.empty()) << "the engine has not answered";
@@ -98,7 +107,7 @@ TEST_F(Reports, NothingIsSaidOrAskedBeforeSomebodyWantsToHear) {
   EXPECT_EQ(world.frames[kRouter][0].number(), 0U);
   reports.send();
   EXPECT_EQ(world.frames[kRouter].size(), 1U);
-  reports.on_beat(kRouter, 0);
+  beat(kRouter, 0);
   reports.on_changes({false, {5}, {}});
   reports.send();
   EXPECT_EQ(world.frames[kRouter].size(), 1U) << "it wants no more";
@@ -106,12 +115,13 @@ TEST_F(Reports, NothingIsSaidOrAskedBeforeSomebodyWantsToHear) {
 }
 
 TEST_F(Reports, AllAtFirstThenWhatChanges) {
-  reports.on_beat(kRouter, 1);
+  beat(kRouter, 1);
   const auto all = names(static_cast<std::size_t>(2 * wire::kMaxPrefixNames) + 10);
   reports.on_changes({true, all, {}});
   for (int part = 1; part <= 3; ++part) {
     reports.send();
     EXPECT_EQ(world.frames[kRouter].size(), static_cast<std::size_t>(part)) << "one a tick";
+    beat(kRouter, 1);
   }
   EXPECT_EQ(heard(), set_of(all));
   reports.on_changes({false, {9'999'999}, {1, 2}});
@@ -122,9 +132,10 @@ TEST_F(Reports, AllAtFirstThenWhatChanges) {
   expected.insert(9'999'999);
   EXPECT_EQ(heard(), expected);
   EXPECT_EQ(restarts[kRouter], 1);
-  reports.on_beat(kOther, 1);  // who comes later is told the same
+  beat(kOther, 1);  // who comes later is told the same
   for (int part = 0; part < 3; ++part) {
     reports.send();
+    beat(kOther, 1);
   }
   EXPECT_EQ(heard(kOther), expected);
   EXPECT_TRUE(world.frames[kRouter].empty()) << "nothing new";
@@ -132,7 +143,7 @@ TEST_F(Reports, AllAtFirstThenWhatChanges) {
 
 // Two blocks have the tile; and what came and went between two ticks is said as it is.
 TEST_F(Reports, CountsAndMerges) {
-  reports.on_beat(kRouter, 1);
+  beat(kRouter, 1);
   reports.on_changes({true, {1, 2, 2}, {}});
   reports.send();
   reports.on_changes({false, {}, {2}});
@@ -147,10 +158,10 @@ TEST_F(Reports, CountsAndMerges) {
 }
 
 TEST_F(Reports, BeginsAnewWhenItIsAskedToOrLostSomething) {
-  reports.on_beat(kRouter, 1);
+  beat(kRouter, 1);
   reports.on_changes({true, names(10), {}});
   reports.send();
-  reports.on_beat(kRouter, 2);
+  beat(kRouter, 2);
   reports.send();
   EXPECT_EQ(heard(), set_of(names(10)));
   EXPECT_EQ(restarts[kRouter], 2);
@@ -164,7 +175,7 @@ TEST_F(Reports, BeginsAnewWhenItIsAskedToOrLostSomething) {
   EXPECT_EQ(restarts[kRouter], 3);
 
   reports.forget(kRouter);  // the connection broke; it asks as at first
-  reports.on_beat(kRouter, 1);
+  beat(kRouter, 1);
   reports.send();
   EXPECT_EQ(heard().size(), 11U);
   EXPECT_EQ(restarts[kRouter], 4);
@@ -173,7 +184,7 @@ TEST_F(Reports, BeginsAnewWhenItIsAskedToOrLostSomething) {
 // More has changed than there is: the whole is less to say. So what is kept for a reader is
 // bounded.
 TEST_F(Reports, MoreChangesThanNamesMakeAnotherSnapshot) {
-  reports.on_beat(kRouter, 1);
+  beat(kRouter, 1);
   reports.on_changes({true, names(100), {}});
   reports.send();
   const auto count = static_cast<std::size_t>(wire::kMaxPrefixNames) + 200;
@@ -184,6 +195,44 @@ TEST_F(Reports, MoreChangesThanNamesMakeAnotherSnapshot) {
   EXPECT_EQ(heard(), set_of(names(100)));
   EXPECT_EQ(restarts[kRouter], 2);
   EXPECT_EQ(world.watches, 1);
+}
+
+// All of a large cache over a way of 20 kB/s that Beats share: they keep coming in time, and what
+// is said meanwhile waits no longer.
+TEST_F(Reports, ASlowWayIsNotFilled) {
+  constexpr std::size_t kBytesPerTick = 1'000;
+  constexpr int kTicksPerBeat = 5;
+  constexpr int kTicksPerLease = 60;
+  const auto all = names(40'000);
+  reports.on_changes({true, all, {}});
+  reports.on_beat(kRouter, 1, 0);
+  std::deque<std::size_t> way;  // bytes of frames, as they were sent; Beats have none to speak of
+  std::size_t passed = 0;       // of the first of them
+  std::size_t sent = 0;
+  std::uint64_t arrived = 0;
+  int last_beat = 0;
+  int longest = 0;
+  for (int tick = 0; tick < 2'000; ++tick) {
+    reports.send();
+    for (; sent < world.frames[kRouter].size(); ++sent) {
+      way.push_back(world.frames[kRouter][sent].ByteSizeLong() + wire::kHeaderBytes);
+    }
+    if (tick % kTicksPerBeat == 0) {
+      way.push_back(0);
+      reports.on_beat(kRouter, 1, arrived);  // what comes the other way is not slow
+    }
+    passed += kBytesPerTick;
+    for (; !way.empty() && way.front() <= passed; way.pop_front()) {
+      passed -= way.front();
+      arrived += way.front() > 0 ? 1 : 0;
+      last_beat = way.front() > 0 ? last_beat : tick;
+    }
+    passed = way.empty() ? 0 : passed;
+    longest = std::max(longest, tick - last_beat);
+  }
+  EXPECT_LT(longest, kTicksPerLease * 2 / 3) << "ticks without a Beat";
+  EXPECT_EQ(heard(), set_of(all));
+  EXPECT_EQ(arrived, sent);
 }
 
 struct Hearing : public ::testing::Test {

@@ -133,7 +133,7 @@ void ServingCoordinator::Impl::tick() {
     const message::NodeLoad load = engine_ ? engine_->load() : message::NodeLoad{};
     for (const NodeId& peer : leases_.peers()) {
       wire::pb::Beat beat = leases_.beat_for(peer, load, draining_);
-      beat.set_cached_asks(owner_.cached_asks(peer));
+      owner_.fill_beat(peer, beat);
       control(peer, SequenceKey{}, std::move(beat));
     }
   }

@@ -154,7 +154,7 @@ void ServingCoordinator::Impl::on_beat(const NodeId& from, const pb::Beat& beat)
   if (const Peer* peer = leases_.find(from)) {
     owner_.on_load(from, peer->load, peer->draining);
     if (engine_) {
-      reports_.on_beat(from, beat.cached_asks());
+      reports_.on_beat(from, beat.cached_asks(), beat.cached_heard());
     }
   }
   for (const LostSequence& each : lost) {

@@ -253,6 +253,13 @@ std::uint64_t Owner::cached_asks(const NodeId& node) const {
   return found == hearings_.end() ? 0 : found->second.asks;
 }
 
+void Owner::fill_beat(const NodeId& node, wire::pb::Beat& beat) const {
+  if (const auto found = hearings_.find(node); found != hearings_.end()) {
+    beat.set_cached_asks(found->second.asks);
+    beat.set_cached_heard(found->second.next);
+  }
+}
+
 void Owner::on_cached(const NodeId& node, const wire::pb::Cached& cached) {
   const auto found = hearings_.find(node);
   if (found == hearings_.end()) {
