@@ -200,7 +200,7 @@ TEST(CachedRouting, WhatWasEvictedIsForgotten) {
   }
   routers.wait();
   EXPECT_EQ(routers.reported("r0"), routers.reported("r1"));
-  EXPECT_LE(routers.reported("r1"), std::uint64_t{4 * kBlocks * 2});
+  EXPECT_LE(routers.reported("r1"), std::uint64_t{4} * kBlocks * 2);
   EXPECT_TRUE(routers.ask("r1", talk).split) << "both decode nodes have others' KV in its place";
 }
 
