@@ -121,6 +121,8 @@ void NodeTable::load(const NodeId& id, const message::NodeLoad& load, bool drain
     return;  // a late Beat does not bring a node back: only a handshake does
   }
   record->load = load;
+  const std::uint64_t reported = std::uint64_t{load.running} + load.waiting;
+  record->others = reported - std::min<std::uint64_t>(reported, record->assigned);
   record->state = draining || record->retired ? NodeState::kDraining : NodeState::kUp;
   record->last_seen = now;
 }

@@ -26,6 +26,9 @@ struct NodeRecord {
   TimePoint last_seen{};
   std::string down_reason;     // set when kDown
   std::uint32_t assigned = 0;  // sequences that this owner has there now
+  // Those that the last Beat counted beyond the ones that this owner had there then: of other
+  // owners.
+  std::uint64_t others = 0;
   // Of those that it prefills: tokens that it probably has to compute yet (routing by cached
   // prefixes).
   std::int64_t prefill_tokens = 0;

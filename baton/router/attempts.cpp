@@ -227,10 +227,11 @@ void Router::end_sequence(Sequence& sequence, TimePoint now, Commands& out) {
   const RequestId id = sequence.submit.key.request;
   if (options_.policy == PolicyKind::kKvAware && !sequence.decode.value.empty()) {
     // The next turn of a conversation begins with this answer.
-    note_cached(sequence.decode,
-                prefix_names(hasher_, sequence.submit.cache_namespace, sequence.submit.prompt,
-                             sequence.submit.emitted),
-                now);
+    const auto names = prefix_names(hasher_, sequence.submit.cache_namespace,
+                                    sequence.submit.prompt, sequence.submit.emitted);
+    if (const cluster::NodeRecord* node = nodes_.find(sequence.decode)) {
+      prefixes_.note_end(sequence.decode, names, node->info.pool_tokens, now);
+    }
   }
   close_leg(sequence, sequence.prefill);
   close_leg(sequence, sequence.decode);

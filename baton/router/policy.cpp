@@ -19,10 +19,10 @@ bool is_among(const NodeRecord& node, const std::vector<NodeId>& ids) {
   return std::find(ids.begin(), ids.end(), node.info.id) != ids.end();
 }
 
-// Sequences there: what we sent is known at once, what others sent by the last Beat.
-std::uint64_t load_of(const NodeRecord& node) {
-  const std::uint64_t reported = std::uint64_t{node.load.running} + node.load.waiting;
-  return std::max<std::uint64_t>(node.assigned, reported);
+// Sequences there: what we sent and what has ended of it is known at once, the rest by the last
+// Beat.
+std::int64_t load_of(const NodeRecord& node) {
+  return static_cast<std::int64_t>(node.assigned + node.others);
 }
 
 std::int64_t new_tokens(const NodeRecord& node, const Wish& wish) {
@@ -59,14 +59,13 @@ std::vector<const NodeRecord*> with_partner(const std::vector<const NodeRecord*>
 
 // Tokens to compute until this one has its first: what waits there, what it lacks.
 std::int64_t Policy::cost(const NodeRecord& node, const Wish& wish) const {
-  const auto sequences = static_cast<std::int64_t>(load_of(node));
+  const std::int64_t sequences = load_of(node);
   if (kind_ != PolicyKind::kKvAware) {
     return sequences;
   }
   const std::int64_t lacking = new_tokens(node, wish);
   if (node.info.role == NodeRole::kPrefill) {
-    const auto others = sequences - static_cast<std::int64_t>(node.assigned);
-    return node.prefill_tokens + others * kSequenceTokens + lacking;
+    return node.prefill_tokens + static_cast<std::int64_t>(node.others) * kSequenceTokens + lacking;
   }
   return sequences * kSequenceTokens + lacking / kTransferSpeed;
 }

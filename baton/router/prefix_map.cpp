@@ -3,6 +3,7 @@
 #include "baton/kv/layout.h"
 #include "baton/message/prefix_root.h"
 
+#include <algorithm>
 #include <array>
 
 namespace baton::router {
@@ -59,19 +60,32 @@ std::int64_t PrefixMap::cached_tokens(const NodeId& node, std::span<const Prefix
   return count * kNameTokens;
 }
 
-void PrefixMap::note_use(const NodeId& node, std::span<const PrefixName> names,
-                         std::int64_t pool_tokens, TimePoint now) {
-  Cache& cache = nodes_[node];
+// Of what was guessed before the earlier end holds: asking again confirms nothing.
+void PrefixMap::Cache::guess(std::span<const PrefixName> names, TimePoint until,
+                             std::int64_t pool_tokens) {
   for (std::size_t i = names.size(); i-- > 0;) {
-    cache.drop_guess(names[i]);
-    if (!cache.reported.contains(names[i])) {
-      cache.guesses.push_front({names[i], now});
-      cache.places.emplace(names[i], cache.guesses.begin());
+    const auto known = places.find(names[i]);
+    if (known != places.end()) {
+      known->second->until = std::min(known->second->until, until);
+      guesses.splice(guesses.begin(), guesses, known->second);
+    } else if (!reported.contains(names[i])) {
+      guesses.push_front({names[i], until});
+      places.emplace(names[i], guesses.begin());
     }
   }
-  while (static_cast<std::int64_t>(cache.guesses.size()) * kNameTokens > pool_tokens) {
-    cache.drop_stalest();
+  while (static_cast<std::int64_t>(guesses.size()) * kNameTokens > pool_tokens) {
+    drop_stalest();
   }
+}
+
+void PrefixMap::note_use(const NodeId& node, std::span<const PrefixName> names,
+                         std::int64_t pool_tokens, TimePoint now) {
+  nodes_[node].guess(names, now + kUnconfirmedFor, pool_tokens);
+}
+
+void PrefixMap::note_end(const NodeId& node, std::span<const PrefixName> names,
+                         std::int64_t pool_tokens, TimePoint now) {
+  nodes_[node].guess(names, now + kUnconfirmedAfterEnd, pool_tokens);
 }
 
 void PrefixMap::report(const NodeId& node, const message::PrefixChanges& changes) {
@@ -92,11 +106,13 @@ void PrefixMap::report(const NodeId& node, const message::PrefixChanges& changes
   }
 }
 
+// Few are left to look at: what was confirmed is no guess any more.
 void PrefixMap::expire(TimePoint now) {
   for (auto& [node, cache] : nodes_) {
-    while (cache.reports && !cache.guesses.empty() &&
-           now - cache.guesses.back().at >= kUnconfirmedFor) {
-      cache.drop_stalest();
+    if (cache.reports) {
+      cache.guesses.remove_if([&](const Guess& guess) {
+        return guess.until <= now && cache.places.erase(guess.name) == 1;
+      });
     }
   }
 }

@@ -24,8 +24,9 @@ namespace baton::router {
 inline constexpr std::int64_t kNameTokens = 32;
 
 // Of a node that tells what it has, a guess that it did not confirm in this time is dropped: longer
-// than a prompt waits to be computed.
+// than a prompt waits to be computed. And once it was computed, in this one.
 inline constexpr Duration kUnconfirmedFor = std::chrono::seconds(60);
+inline constexpr Duration kUnconfirmedAfterEnd = std::chrono::seconds(5);
 
 // Of one node; far above what a pool holds (32 M tokens), and some 60 MiB.
 inline constexpr std::size_t kMaxReported = std::size_t{1} << 20;
@@ -45,6 +46,9 @@ class PrefixMap {
   // rest beyond pool_tokens is forgotten, the ends of prompts before their beginnings.
   void note_use(const NodeId& node, std::span<const PrefixName> names, std::int64_t pool_tokens,
                 TimePoint now);
+  // Likewise, of a sequence that has ended there: all of it is in the node's cache, or never will.
+  void note_end(const NodeId& node, std::span<const PrefixName> names, std::int64_t pool_tokens,
+                TimePoint now);
   // The node's word, which ends all guessing about those names.
   void report(const NodeId& node, const message::PrefixChanges& changes);
   void expire(TimePoint now);
@@ -55,7 +59,7 @@ class PrefixMap {
  private:
   struct Guess {
     PrefixName name = 0;
-    TimePoint at{};
+    TimePoint until{};  // of a node that tells what it has
   };
   struct Cache {
     bool reports = false;
@@ -63,6 +67,7 @@ class PrefixMap {
     std::list<Guess> guesses;  // of names that are not reported; freshest first
     std::unordered_map<PrefixName, std::list<Guess>::iterator> places;
 
+    void guess(std::span<const PrefixName> names, TimePoint until, std::int64_t pool_tokens);
     void drop_guess(PrefixName name);
     void drop_stalest();
   };

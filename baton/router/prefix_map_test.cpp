@@ -98,6 +98,29 @@ TEST(PrefixMap, ANodesWordEndsTheGuess) {
   EXPECT_EQ(map.reported(), 0U);
 }
 
+// A node whose prefix cache is off never confirms what it is asked for again and again.
+TEST(PrefixMap, AskingAgainDoesNotKeepAGuessAlive) {
+  PrefixMap map;
+  const NodeId node{"d"};
+  const auto names = names_of(tokens(64));
+  TimePoint now{};
+  map.report(node, {true, {}, {}});
+  for (int second = 0; second <= 60; ++second) {
+    map.note_use(node, names, 1024, now + std::chrono::seconds(second));
+  }
+  map.expire(now + kUnconfirmedFor);
+  EXPECT_EQ(map.cached_tokens(node, names), 0);
+
+  now += 2 * kUnconfirmedFor;
+  for (int second = 0; second < 10; ++second) {  // and is done with it at once
+    map.note_use(node, names, 1024, now + std::chrono::seconds(second));
+    map.note_end(node, names, 1024, now + std::chrono::seconds(second));
+    EXPECT_EQ(map.cached_tokens(node, names), 64);
+  }
+  map.expire(now + kUnconfirmedAfterEnd);
+  EXPECT_EQ(map.cached_tokens(node, names), 0);
+}
+
 class KvAware : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -154,6 +177,20 @@ TEST_F(KvAware, GoesWhereItsPrefixIs) {
     answer(1);
     longer.insert(longer.end(), 300, 9);
   }
+}
+
+// The last Beat counted a sequence that has ended since.
+TEST_F(KvAware, WhatHasEndedIsNoLoad) {
+  const std::string first = start(tokens(300));
+  for (const char* id : {"p1", "p2", "d1", "d2"}) {
+    const bool busy = first.find(id) != std::string::npos;
+    router_->on_node_load(NodeId{id}, {.running = busy ? 1U : 0U}, false, {});
+  }
+  answer(1);
+  EXPECT_EQ(start(tokens(500)), first);
+  answer(1);
+  router_->on_node_load(decode_, {.running = 6}, false, {});
+  EXPECT_NE(start(tokens(700)), first) << "another router's sequences are";
 }
 
 TEST_F(KvAware, LoadOutweighsAPrefixInTheEnd) {
