@@ -27,6 +27,9 @@ void CacheReports::on_beat(const NodeId& owner, std::uint64_t asks, std::uint64_
   if (std::exchange(reader.asks, asks) != asks) {
     restart(reader);
   }
+  if (heard > reader.number) {
+    return;  // of the numbers before it began anew
+  }
   while (!reader.unheard.empty() && reader.number - reader.unheard.size() < heard) {
     reader.unheard_names -= reader.unheard.front();
     reader.unheard.pop_front();

@@ -203,23 +203,30 @@ TEST_F(Reports, ASlowWayIsNotFilled) {
   constexpr std::size_t kBytesPerTick = 1'000;
   constexpr int kTicksPerBeat = 5;
   constexpr int kTicksPerLease = 60;
-  const auto all = names(40'000);
-  reports.on_changes({true, all, {}});
+  const auto first = names(40'000);
+  const auto all = names(40'000, 1'000'000);
+  reports.on_changes({true, first, {}});
   reports.on_beat(kRouter, 1, 0);
   std::deque<std::size_t> way;  // bytes of frames, as they were sent; Beats have none to speak of
   std::size_t passed = 0;       // of the first of them
   std::size_t sent = 0;
-  std::uint64_t arrived = 0;
+  std::size_t arrived = 0;
   int last_beat = 0;
   int longest = 0;
+  std::size_t most = 0;
   for (int tick = 0; tick < 2'000; ++tick) {
+    if (tick == 200) {  // others have taken their place: all is told anew in the midst of it
+      reports.on_changes({false, all, first});
+    }
     reports.send();
     for (; sent < world.frames[kRouter].size(); ++sent) {
       way.push_back(world.frames[kRouter][sent].ByteSizeLong() + wire::kHeaderBytes);
     }
+    most = std::max(most, std::accumulate(way.begin(), way.end(), std::size_t{0}));
     if (tick % kTicksPerBeat == 0) {
       way.push_back(0);
-      reports.on_beat(kRouter, 1, arrived);  // what comes the other way is not slow
+      const std::size_t last = arrived == 0 ? 0 : arrived - 1;
+      reports.on_beat(kRouter, 1, arrived == 0 ? 0 : world.frames[kRouter][last].number() + 1);
     }
     passed += kBytesPerTick;
     for (; !way.empty() && way.front() <= passed; way.pop_front()) {
@@ -231,6 +238,8 @@ TEST_F(Reports, ASlowWayIsNotFilled) {
     longest = std::max(longest, tick - last_beat);
   }
   EXPECT_LT(longest, kTicksPerLease * 2 / 3) << "ticks without a Beat";
+  EXPECT_LT(most, sizeof(PrefixName) * 5 * wire::kMaxPrefixNames)
+      << "two of the old, two of the new";
   EXPECT_EQ(heard(), set_of(all));
   EXPECT_EQ(arrived, sent);
 }
