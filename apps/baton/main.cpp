@@ -9,13 +9,36 @@
 #include "apps/baton/bench_handoff.h"
 #include "apps/baton/bench_perplexity.h"
 #include "apps/baton/bench_serve.h"
+#include "apps/baton/config_file.h"
 #include "apps/baton/options.h"
 #include "apps/baton/serve.h"
 #include "apps/baton/version.h"
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 namespace {
+
+// CLI11 only says that a command is missing.
+void print_unknown_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* at = &app;
+  for (const std::string& argument : arguments) {
+    const auto commands = at->get_subcommands(nullptr);
+    if (commands.empty() || argument.starts_with('-')) {
+      return;
+    }
+    const auto found = std::find_if(commands.begin(), commands.end(), [&](const CLI::App* command) {
+      return command->get_name() == argument;
+    });
+    if (found == commands.end()) {
+      fmt::print(stderr, "there is no command '{}'\n", argument);
+      return;
+    }
+    at = *found;
+  }
+}
 
 int run(int argc, char** argv) {
   CLI::App app{"baton: an exact server for large language models, prefill and decode apart"};
@@ -54,9 +77,13 @@ int run(int argc, char** argv) {
     // CLI11 has a code of its own for each kind of mistake; ours is that of every tool.
     const int code = app.exit(error);
     if (code != 0) {
+      print_unknown_command(app, {argv + 1, argv + argc});
       baton::app::print_variables_behind(error.what(), app);
     }
     return code == 0 ? 0 : baton::app::kUsageError;
+  }
+  if (serve_command->parsed() && !serve.config_path.empty()) {
+    baton::app::read_config_file(serve.config_path, *serve_command);
   }
   if (version_command->parsed()) {
     fmt::print("baton {}\n", baton::app::kVersion);

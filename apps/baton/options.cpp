@@ -178,7 +178,8 @@ Result<std::uint64_t> parse_bytes(const std::string& text, const std::string& fl
 }
 
 void add_serve_flags(CLI::App& app, ServeOptions& options) {
-  app.set_config("--config", "", "file with flags as key = value lines");
+  flag(app, "--config", options.config_path,
+       "file with lines `flag = value` for what is neither given here nor as a variable");
   flag(app, "-m,--model", options.model_path, "GGUF file");
   flag(app, "--served-model-name,--alias", options.served_model_name, "default: the file's stem");
   flag(app, "--host", options.host, "HTTP address");
@@ -303,6 +304,13 @@ void validate(const ServeOptions& options) {
         "--serving-bind is missing: a prefill or decode node needs HOST:PORT for its peers");
   }
   check_peer_flags(options);
+  if (options.policy != router::PolicyKind::kLeastLoaded && options.role != NodeRole::kRouter) {
+    throw StartupError("--policy needs --node-role router: it picks nodes");
+  }
+  if (options.local_prefill_tokens != ServeOptions{}.local_prefill_tokens &&
+      options.policy != router::PolicyKind::kKvAware) {
+    throw StartupError("--local-prefill-tokens needs --policy kv-aware");
+  }
   if (const char* keys = std::getenv("BATON_API_KEY");
       keys != nullptr && *keys == 0 && options.api_keys.empty()) {
     throw StartupError(

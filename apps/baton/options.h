@@ -27,7 +27,8 @@ inline constexpr int kUsageError = 2;
 
 struct ServeOptions {
   message::NodeRole role = message::NodeRole::kSingle;
-  std::string node_id;  // empty: <role>-<8 random hex digits>
+  std::string node_id;      // empty: <role>-<8 random hex digits>
+  std::string config_path;  // empty: none
   std::string model_path;
   std::string served_model_name;  // empty: the file's stem
 

@@ -79,6 +79,9 @@ Error mismatch_error(const Mismatch& mismatch, const std::string& peer) {
                       mismatch.ours == kNoToken     ? "it asks for a cluster token and we have none"
                       : mismatch.theirs == kNoToken ? "it has no cluster token"
                                                     : "it has another cluster token");
+  } else if (mismatch.field == "node_id") {
+    why = fmt::format("two nodes have one name: here {}, there {}; give each its own --node-id",
+                      mismatch.ours, mismatch.theirs);
   }
   return Error{ErrorCode::kHandshakeMismatch, fmt::format("cannot pair with {}: {}", peer, why),
                mismatch.field};

@@ -154,8 +154,11 @@ EncodedHeader encode_header(const FrameHeader& header) {
 Result<FrameHeader> decode_header(std::span<const std::byte, kHeaderBytes> bytes) {
   const auto magic = get<std::uint32_t>(bytes, kMagicAt);
   if (magic != kMagic) {  // before the CRC: somebody else's protocol is told as such
-    return fail(ErrorCode::kProtocol,
-                fmt::format("not a baton frame: magic {:#010x}, expected {:#010x}", magic, kMagic));
+    constexpr std::uint32_t kHttp = 0x50545448;  // "HTTP", how its answers begin
+    return fail(
+        ErrorCode::kProtocol,
+        fmt::format("not a baton frame: magic {:#010x}, expected {:#010x}{}", magic, kMagic,
+                    magic == kHttp ? " (an HTTP server: nodes meet at their --serving-bind)" : ""));
   }
   if (get<std::uint32_t>(bytes, kHeaderCrcAt) != crc32c(bytes.first(kHeaderCrcAt))) {
     return fail(ErrorCode::kCorruptFrame, "CRC of a frame header is wrong");

@@ -3,6 +3,7 @@ import http.client
 import json
 import pathlib
 import socket
+import subprocess
 import threading
 import time
 
@@ -96,11 +97,61 @@ class StartUpTest(E2eCase):
                             ((*model, "--beat-interval-ms", 1500000000), "--lease-ms must be at least twice"),
                             ((*model, "--prefix-cache", "maybe"), "--prefix-cache"),
                             ((*model, "--node-role", "router"), "peers"),
+                            ((*model, "--policy", "kv-aware"), "--policy needs --node-role router"),
+                            ((*model, "--local-prefill-tokens", 3), "--local-prefill-tokens needs --policy kv-aware"),
+                            ((*model, "--config", "/no/such/file"), "--config: cannot read /no/such/file"),
                             ((*model, "--node-role", "decode", "--serving-bind", 21004),
                              "--serving-bind: "),
                             ((*model, "--node-role", "decode"), "--serving-bind")):
             with self.subTest(flags=flags[3:]):
                 self.assertIn(word, self.run_baton(*flags))
+
+    def test_no_such_command(self):
+        for words in (("bogus",), ("bench", "bogus")):
+            done = subprocess.run([Settings.binary, *words], capture_output=True, text=True, timeout=patient(20),
+                                  check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("there is no command 'bogus'", done.stderr)
+
+    def config(self, text):
+        path = pathlib.Path(Settings.logs) / "baton.conf"
+        path.write_text(text)
+        return path
+
+    def test_config_file_mistakes(self):
+        for text, word in (("port = abc\n", ":1: "), ("port = abc\n", "abc"), ("\n# x\nbogus = 1\n", ":3: "),
+                           ("bogus = 1", "no flag --bogus"), ("config = x", "no flag --config"),
+                           ("help = x", "no flag --help"), ("port 80", "'port 80' is not `flag = value`"),
+                           ("[serve]", "is not `flag = value`"), ("serve.port = 1", "no flag --serve.port"),
+                           ("port = 1\nport = 2", ":2: --port is set in line 1 already"),
+                           ("alias = a\nserved-model-name = b", ":2: "), ("model =", "--model is missing")):
+            with self.subTest(text=text):
+                self.assertIn(word, self.run_baton("--config", self.config(text)))
+
+    def test_config_file(self):
+        """Flags win over variables, variables over the file."""
+        path = self.config(f"""# what is said nowhere else
+            model = {Settings.model}
+            port=0
+            host = "{LOOPBACK}"
+            api-key = first,second
+            kv-memory = 64M
+            alias = of-the-file
+            max-num-seqs = 3
+            """)
+        for flags, variables, name in (((), {}, "of-the-file"),
+                                       ((), {"BATON_SERVED_MODEL_NAME": "of-a-variable"}, "of-a-variable"),
+                                       (("--served-model-name", "of-a-flag"),
+                                        {"BATON_SERVED_MODEL_NAME": "of-a-variable"}, "of-a-flag")):
+            with self.subTest(name=name):
+                node = Node(Settings.binary, name, ["--config", path, *flags], Settings.logs)
+                node.variables = variables
+                self.addCleanup(node.stop)
+                node.start().wait_listening(patient(60))
+                self.assertEqual(node.client().get("/v1/models").status, 401)
+                for key in ("first", "second"):
+                    models = node.client(key=key).get("/v1/models").json()
+                    self.assertEqual([model["id"] for model in models["data"]], [name])
 
     def test_variables(self):
         said = self.run_baton("-m", Settings.model, variables={"BATON_PORT": "abc"})

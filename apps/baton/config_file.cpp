@@ -1,0 +1,84 @@
+#include "apps/baton/config_file.h"
+
+#include "baton/base/error.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <fstream>
+#include <map>
+#include <string_view>
+
+namespace baton::app {
+
+namespace {
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  const std::size_t begin = text.find_first_not_of(kBlank);
+  return begin == std::string_view::npos
+             ? std::string()
+             : std::string(text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin));
+}
+
+// Blanks at the ends of a value are kept by quotes around it.
+std::string unquoted(const std::string& text) {
+  const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+// Null: the command has no such flag, or it takes no value (--help), or it is this file.
+CLI::Option* find_flag(CLI::App& command, const std::string& name) {
+  CLI::Option* option = command.get_option_no_throw("--" + name);
+  const bool settable = option != nullptr && option->get_items_expected_max() > 0;
+  return settable && name != "config" ? option : nullptr;
+}
+
+}  // namespace
+
+void read_config_file(const std::string& path, CLI::App& command) {
+  std::ifstream file(path);
+  std::map<const CLI::Option*, int> given;  // -> its line
+  std::string line;
+  int number = 0;
+  const auto refuse = [&](const std::string& why) {
+    throw StartupError(fmt::format("{}:{}: {}", path, number, why));
+  };
+  if (!file) {
+    throw StartupError(fmt::format("--config: cannot read {}", path));
+  }
+  while (std::getline(file, line)) {
+    ++number;
+    line = trimmed(line);
+    if (line.empty() || line.front() == '#') {
+      continue;
+    }
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos) {
+      refuse(fmt::format("'{}' is not `flag = value`", line));
+    }
+    const std::string name = trimmed(std::string_view(line).substr(0, equals));
+    CLI::Option* option = find_flag(command, name);
+    if (option == nullptr) {
+      refuse(fmt::format("there is no flag --{} to set (baton {} --help lists them)", name,
+                         command.get_name()));
+    }
+    if (const auto [first, is_new] = given.emplace(option, number); !is_new) {
+      refuse(fmt::format("{} is set in line {} already", option->get_name(), first->second));
+    }
+    if (option->count() > 0) {
+      continue;
+    }
+    try {
+      option->add_result(unquoted(trimmed(std::string_view(line).substr(equals + 1))));
+      option->run_callback();
+    } catch (const CLI::ParseError& error) {
+      refuse(error.what());
+    }
+  }
+  if (file.bad()) {
+    throw StartupError(fmt::format("--config: cannot read {}", path));
+  }
+}
+
+}  // namespace baton::app
