@@ -176,6 +176,17 @@ class MeasuringScriptsTest(E2eCase):
         self.assertIn("single node, 2 threads", shown)
 
 
+    def test_failover(self):
+        """It compares each answer with a single node's itself."""
+        saved, shown = self.run_script("serving/failover", "--lengths", "64", "--kv-memory", "128M")
+        for death in ("decode node killed", "decode node silent"):
+            one, = saved["measured"][death]["64"]
+            self.assertAlmostEqual(one["wait_ms"] - one["cold_ttft_ms"], one["beyond_ms"])
+        self.assertGreater(one["wait_ms"], 1000, "silence is noticed by a lease that runs out")
+        self.assertEqual(saved["measured"]["prefill node killed"], {})
+        self.assertIn("| decode node silent | 64 |", shown)
+
+
 class BenchHandoffTest(E2eCase):
     """`baton bench handoff` in its shortest form: it runs, its checks (equal tokens, a real handoff, free
     blocks) hold, and its nodes are gone when it is, whichever way it went."""
