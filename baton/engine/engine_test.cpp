@@ -396,6 +396,23 @@ TEST(Stats, GaugesAfterEveryoneLeaves) {
   EXPECT_EQ(node.engine.stats().ended_as(EndReason::kAborted), 20U);
 }
 
+// A Beat that is written between the last token and the end of the turn must not count what ended.
+TEST(Stats, WhoHearsOfAnEndFindsItInTheGauges) {
+  EngineHarness node(roomy());
+  std::uint32_t running = 99;
+  node.events.set_on_ready([&] { running = node.engine.stats().running; });
+  node.post(message::RunLocally{submit_of(1, 30, 3)});
+  node.engine.run_once();
+  node.take_events();
+  EXPECT_EQ(running, 1U);
+  node.engine.run_once();
+  node.take_events();
+  node.engine.run_once();
+  EXPECT_EQ(running, 0U);
+  node.take_events();
+  EXPECT_EQ(node.ids(key_of(1)).size(), 3U);
+}
+
 TEST(Drain, RefusesNewWorkRunsWhatIsThereThenSaysSo) {
   EngineHarness node(roomy());
   node.post(message::RunLocally{submit_of(1, 20, 10)});

@@ -126,8 +126,12 @@ void BatchScheduler::queue_token(EventQueue* to, message::Token&& token) {
   group->second.tokens.push_back(std::move(token));
 }
 
-// One StepTokens for each queue, then what must not overtake them.
+// One StepTokens for each queue, then what must not overtake them. Gauges first: who hears that a
+// sequence has ended must not be told later that it runs.
 void BatchScheduler::flush_events() {
+  if (!outgoing_.empty() || !after_tokens_.empty()) {
+    publish_gauges();
+  }
   for (auto& [to, tokens] : outgoing_) {
     to->push_unbounded(std::move(tokens));
   }

@@ -60,9 +60,13 @@ std::int64_t PrefixMap::cached_tokens(const NodeId& node, std::span<const Prefix
   return count * kNameTokens;
 }
 
-// Of what was guessed before the earlier end holds: asking again confirms nothing.
+// Of what was guessed before the earlier end holds: asking again confirms nothing. A node that
+// tells, but did not tell of what it was sent, keeps nothing (its cache is off, or full).
 void PrefixMap::Cache::guess(std::span<const PrefixName> names, TimePoint until,
                              std::int64_t pool_tokens) {
+  if (doubted) {
+    return;
+  }
   for (std::size_t i = names.size(); i-- > 0;) {
     const auto known = places.find(names[i]);
     if (known != places.end()) {
@@ -91,6 +95,7 @@ void PrefixMap::note_end(const NodeId& node, std::span<const PrefixName> names,
 void PrefixMap::report(const NodeId& node, const message::PrefixChanges& changes) {
   Cache& cache = nodes_[node];
   cache.reports = true;
+  cache.doubted &= changes.added.empty();
   if (changes.restart) {
     cache.reported.clear();
   }
@@ -110,9 +115,10 @@ void PrefixMap::report(const NodeId& node, const message::PrefixChanges& changes
 void PrefixMap::expire(TimePoint now) {
   for (auto& [node, cache] : nodes_) {
     if (cache.reports) {
-      cache.guesses.remove_if([&](const Guess& guess) {
+      const std::size_t dropped = cache.guesses.remove_if([&](const Guess& guess) {
         return guess.until <= now && cache.places.erase(guess.name) == 1;
       });
+      cache.doubted |= dropped > 0;
     }
   }
 }

@@ -63,6 +63,7 @@ class PrefixMap {
   };
   struct Cache {
     bool reports = false;
+    bool doubted = false;  // it did not confirm a guess, and has reported nothing new since
     std::unordered_set<PrefixName> reported;
     std::list<Guess> guesses;  // of names that are not reported; freshest first
     std::unordered_map<PrefixName, std::list<Guess>::iterator> places;

@@ -112,6 +112,7 @@ TEST(PrefixMap, AskingAgainDoesNotKeepAGuessAlive) {
   EXPECT_EQ(map.cached_tokens(node, names), 0);
 
   now += 2 * kUnconfirmedFor;
+  map.report(node, {false, {1}, {}});
   for (int second = 0; second < 10; ++second) {  // and is done with it at once
     map.note_use(node, names, 1024, now + std::chrono::seconds(second));
     map.note_end(node, names, 1024, now + std::chrono::seconds(second));
@@ -119,6 +120,14 @@ TEST(PrefixMap, AskingAgainDoesNotKeepAGuessAlive) {
   }
   map.expire(now + kUnconfirmedAfterEnd);
   EXPECT_EQ(map.cached_tokens(node, names), 0);
+
+  now += kUnconfirmedAfterEnd;  // one is always under way when a guess ends
+  map.note_end(node, names, 1024, now);
+  map.note_use(node, names, 1024, now);
+  EXPECT_EQ(map.cached_tokens(node, names), 0) << "it had its chance";
+  map.report(node, {false, {names[0]}, {}});
+  map.note_use(node, names, 1024, now);
+  EXPECT_EQ(map.cached_tokens(node, names), 64) << "it keeps something after all";
 }
 
 class KvAware : public ::testing::Test {

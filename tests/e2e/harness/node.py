@@ -2,6 +2,7 @@
 import ctypes
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -32,10 +33,18 @@ def wait_until(condition, timeout_s, what):
 
 
 def free_port():
-    """A port that is free now, for the cases where an address must be known before its process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is free now, for the cases where an address must be known before its process. Not one of those
+    that the system gives to whoever asks for port 0 meanwhile."""
+    given = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(min(10_000, given // 2), given)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def die_with_parent():
