@@ -188,7 +188,11 @@ TEST(BoundedQueue, CloseWakesTheConsumer) {
 #ifdef BATON_FAILPOINTS
 TEST(Failpoints, FireOnTheHitThatWasAsked) {
   EXPECT_FALSE(BATON_FAILPOINT("base_test.second"));
-  ASSERT_TRUE(failpoints::arm("base_test.second@2,base_test.always=on").has_value());
+  ASSERT_TRUE(failpoints::arm("base_test.second@2,base_test.always=on,base_test.error=error,"
+                              "base_test.sleep=sleep:1")
+                  .has_value());
+  EXPECT_TRUE(BATON_FAILPOINT("base_test.error"));
+  EXPECT_FALSE(BATON_FAILPOINT("base_test.sleep")) << "late is not wrong";
   EXPECT_FALSE(BATON_FAILPOINT("base_test.second"));
   EXPECT_TRUE(BATON_FAILPOINT("base_test.second"));
   EXPECT_FALSE(BATON_FAILPOINT("base_test.second"));

@@ -38,7 +38,7 @@ std::map<std::string, Point, std::less<>> points;
   const auto bad = [&] {
     return fail(
         ErrorCode::kInvalidArgument,
-        fmt::format("--failpoints: cannot read '{}'; expected name[=on|kill|sleep:MS][@hit]", item),
+        fmt::format("--failpoints: cannot read '{}'; expected name[=on|error|kill|sleep:MS][@hit]", item),
         "failpoints");
   };
   std::string_view name = item;
@@ -58,7 +58,7 @@ std::map<std::string, Point, std::less<>> points;
       if (!parse_number(action.substr(6), point.sleep_ms)) {
         return bad();
       }
-    } else if (action != "on") {
+    } else if (action != "on" && action != "error") {
       return bad();
     }
   }
@@ -111,7 +111,7 @@ bool hit(std::string_view name) {
   if (point.action == Action::kSleep) {
     std::this_thread::sleep_for(std::chrono::milliseconds(point.sleep_ms));
   }
-  return true;
+  return point.action == Action::kOn;
 }
 
 void leak() {

@@ -387,7 +387,9 @@ Status TcpTransport::send_control(const NodeId& to, const SequenceKey& key, wire
 asio::awaitable<Result<BulkSent>> TcpTransport::send_blocks(
     NodeId to, SequenceKey key, wire::BlocksHeader blocks, std::uint64_t sequence,
     std::vector<std::span<const std::byte>> tiles) {
-  static_cast<void>(BATON_FAILPOINT("handoff.frame"));  // kill: the sender dies in mid transfer
+  if (BATON_FAILPOINT("handoff.frame")) {  // kill: the sender dies in mid transfer
+    co_return fail(ErrorCode::kPeerLost, "failpoint handoff.frame");
+  }
   auto job = std::make_shared<BulkJob>(impl_->control_);
   job->key = key;
   job->blocks = blocks;
@@ -407,7 +409,9 @@ asio::awaitable<Result<BulkSent>> TcpTransport::send_blocks(
 
 asio::awaitable<Status> TcpTransport::send_commit(NodeId to, SequenceKey key,
                                                   wire::pb::Commit commit) {
-  static_cast<void>(BATON_FAILPOINT("handoff.commit"));  // kill: all is sent but the Commit
+  if (BATON_FAILPOINT("handoff.commit")) {  // kill: all is sent but the Commit
+    co_return fail(ErrorCode::kPeerLost, "failpoint handoff.commit");
+  }
   auto frame = wire::encode_commit(key, commit);
   if (!frame) {
     co_return fail(std::move(frame).error());

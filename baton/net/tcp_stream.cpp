@@ -1,5 +1,6 @@
 // TcpStream: direct recvmsg and sendmsg on the socket, waiting by Asio only when they would block.
 // What differs over TLS is in tcp_stream_tls.cpp; here it costs a branch per call.
+#include "baton/base/failpoints.h"
 #include "baton/net/tcp_stream_state.h"
 
 #include <fmt/format.h>
@@ -153,6 +154,15 @@ asio::awaitable<Status> TcpStream::write_all(std::vector<iovec> parts, Duration 
     msghdr message{};
     message.msg_iov = parts.data() + first;
     message.msg_iovlen = std::min<std::size_t>(parts.size() - first, IOV_MAX);
+    if (BATON_FAILPOINT("net.write")) {
+      co_return fail(error_now(ECONNRESET));
+    }
+    // The kernel may take any part of it: here half of the first piece.
+    iovec half{parts[first].iov_base, (parts[first].iov_len + 1) / 2};
+    if (BATON_FAILPOINT("net.short_write")) {
+      message.msg_iov = &half;
+      message.msg_iovlen = 1;
+    }
     const ssize_t put =
         ::sendmsg(state->socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (put < 0) {

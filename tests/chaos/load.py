@@ -17,7 +17,7 @@ WORDS = ("lighthouse", "river", "copper", "winter", "garden", "engine", "harbour
 
 def make_bodies(source, count):
     """Requests whose answers depend on all that a replay must rebuild: greedy and seeded, penalties,
-    filters, biases, stop strings, prompts of 1 to 600 tokens, 16 to 64 new ones."""
+    filters, biases, stop strings, prompts of 1 to 600 tokens, 16 to 64 new ones, one or two choices."""
     bodies = []
     for index in range(count):
         sampling = dict(GREEDY) if index % 3 == 0 else {
@@ -42,6 +42,8 @@ def make_bodies(source, count):
                               ignore_eos=index % 4 != 0, **sampling)
             if index % 7 == 6:
                 body["stop"] = source.choice([" the", ".", "\n"])
+        if index % 6 == 1:
+            body["n"] = 2
         body["stream_options"] = {"include_usage": True}
         bodies.append(body)
     return bodies

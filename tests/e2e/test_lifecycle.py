@@ -3,6 +3,7 @@ looks complete."""
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -250,6 +251,24 @@ class DrainTest(EndedCase):
         self.assertEqual(nodes.front.wait_exit(patient(10)), 1)
         self.assertIn("does not end", nodes.front.log())
         nodes.front.killed = True
+
+    def test_errors_and_short_writes(self):
+        """Where KV and messages are sent: an error is told and the sequence begins anew, pieces are only slower. The
+        same answer, and nothing is left held."""
+        body = completion(token_prompt(400, seed=9), max_tokens=24, stream_options={"include_usage": True}, **GREEDY)
+        for role, point in (("prefill", "handoff.frame=error@2"), ("prefill", "handoff.commit=error@1"),
+                            ("prefill", "net.write=error@8"), ("decode", "net.write=error@8"),
+                            ("prefill", "net.short_write"), ("decode", "net.short_write"), ("router", "net.short_write")):
+            with self.subTest(role=role, point=point):
+                nodes = self.start_own(make_cluster("fails-" + re.sub(r"\W", "-", role + point),
+                                                    **{f"{role}_flags": ["--failpoints", point]}))
+                for _ in range(2):
+                    stream = nodes.front.client().stream(COMPLETIONS, body).read_all()
+                    self.assertEqual(stream.canonical(), reference(body).lines)
+                self.wait_idle(nodes)
+                if point.startswith("handoff"):
+                    page = scrape(nodes.front)
+                    self.assertGreater(page.sum("baton_retries_total") + page.sum("baton_replays_total"), 0)
 
     def test_stop_while_a_prompt_is_tokenized(self):
         """A handler that still waits then is destroyed last: sanitizer builds see what it touches."""
