@@ -38,7 +38,8 @@ std::map<std::string, Point, std::less<>> points;
   const auto bad = [&] {
     return fail(
         ErrorCode::kInvalidArgument,
-        fmt::format("--failpoints: cannot read '{}'; expected name[=on|error|kill|sleep:MS][@hit]", item),
+        fmt::format("--failpoints: cannot read '{}'; expected name[=on|error|kill|sleep:MS][@hit]",
+                    item),
         "failpoints");
   };
   std::string_view name = item;

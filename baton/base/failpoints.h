@@ -3,7 +3,8 @@
 //   if (BATON_FAILPOINT("handoff.poison")) { ... }
 //   BATON_LEAKPOINT();  // once for each request
 // Armed by `--failpoints name[=action[@hit]],...`: action is on (default; error is another word for
-// it), kill, or sleep:MS; hit k (from 1) arms only the k-th pass. Thread: any; arming happens once, at start.
+// it), kill, or sleep:MS; hit k (from 1) arms only the k-th pass. Thread: any; arming happens once,
+// at start.
 #pragma once
 
 #include "baton/base/result.h"
