@@ -1,5 +1,6 @@
 """The processes of these tests: prefill and decode nodes, and the routers in front of them, that die or
 leave and come back at the same address."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -249,7 +250,8 @@ class Fleet:
     def layer_frames(self):
         """Of all prefill nodes, each as it was when this was last called while it lived."""
         for slot in self.of("prefill"):
-            self.layers[slot.node.name] = int(scrape(slot.node).sum("baton_handoff_layer_frames_total"))
+            with contextlib.suppress(ConnectionFailed):  # it may have died this moment
+                self.layers[slot.node.name] = int(scrape(slot.node).sum("baton_handoff_layer_frames_total"))
         return sum(self.layers.values())
 
     def stop(self):
