@@ -36,13 +36,14 @@ def free_port():
     """A port that is free now, for the cases where an address must be known before its process. Not one of those
     that the system gives to whoever asks for port 0 meanwhile."""
     given = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    lowest = 10_000
     while True:
-        port = random.randrange(min(10_000, given // 2), given)
+        port = random.randrange(lowest, given) if given > 2 * lowest else 0  # where nothing is kept back: any
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
-                return port
+                return probe.getsockname()[1]
             except OSError:
                 continue
 
