@@ -59,7 +59,7 @@ class Slot:
         self.node = None
 
     def launch(self, armed=None, keep_id=True):
-        self.armed, self.leaving = armed, False
+        self.armed = armed
         node_id = self.name if keep_id else f"{self.name}-{self.generation}"
         flags = ["-m", self.fleet.model, "--node-role", self.role, "--node-id", node_id]
         flags += ["--host", self.address.rsplit(":", 1)[0]]
@@ -83,6 +83,7 @@ class Slot:
             node.prepare = self.fleet.networks.entering(self.name)
         self.node = node.start()  # clients look at it: never one that has no process yet
         self.generation += 1
+        self.leaving = False  # not before: a client may just be asking why its stream ended
 
     def dead(self):
         return self.node.process.poll() is not None
