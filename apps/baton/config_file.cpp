@@ -1,6 +1,7 @@
 #include "apps/baton/config_file.h"
 
 #include "baton/base/error.h"
+#include "baton/base/trimmed.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -13,18 +14,10 @@ namespace baton::app {
 
 namespace {
 
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  return begin == std::string_view::npos
-             ? std::string()
-             : std::string(text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin));
-}
-
 // Blanks at the ends of a value are kept by quotes around it.
-std::string unquoted(const std::string& text) {
+std::string unquoted(std::string_view text) {
   const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
-  return quoted ? text.substr(1, text.size() - 2) : text;
+  return std::string(quoted ? text.substr(1, text.size() - 2) : text);
 }
 
 // Null: the command has no such flag, or it takes no value (--help), or it is this file.
@@ -39,25 +32,25 @@ CLI::Option* find_flag(CLI::App& command, const std::string& name) {
 void read_config_file(const std::string& path, CLI::App& command) {
   std::ifstream file(path);
   std::map<const CLI::Option*, int> given;  // -> its line
-  std::string line;
+  std::string bytes;
   int number = 0;
   const auto refuse = [&](const std::string& why) {
     throw StartupError(fmt::format("{}:{}: {}", path, number, why));
   };
-  if (!file) {
-    throw StartupError(fmt::format("--config: cannot read {}", path));
-  }
-  while (std::getline(file, line)) {
+  while (std::getline(file, bytes)) {
     ++number;
-    line = trimmed(line);
+    if (bytes.ends_with('\r')) {
+      bytes.pop_back();
+    }
+    const std::string_view line = trimmed(bytes);
     if (line.empty() || line.front() == '#') {
       continue;
     }
     const std::size_t equals = line.find('=');
-    if (equals == std::string::npos) {
+    if (equals == std::string_view::npos) {
       refuse(fmt::format("'{}' is not `flag = value`", line));
     }
-    const std::string name = trimmed(std::string_view(line).substr(0, equals));
+    const std::string name(trimmed(line.substr(0, equals)));
     CLI::Option* option = find_flag(command, name);
     if (option == nullptr) {
       refuse(fmt::format("there is no flag --{} to set (baton {} --help lists them)", name,
@@ -70,13 +63,13 @@ void read_config_file(const std::string& path, CLI::App& command) {
       continue;
     }
     try {
-      option->add_result(unquoted(trimmed(std::string_view(line).substr(equals + 1))));
+      option->add_result(unquoted(trimmed(line.substr(equals + 1))));
       option->run_callback();
     } catch (const CLI::ParseError& error) {
       refuse(error.what());
     }
   }
-  if (file.bad()) {
+  if (!file.eof()) {  // it could not be opened, or not be read to its end
     throw StartupError(fmt::format("--config: cannot read {}", path));
   }
 }

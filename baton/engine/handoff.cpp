@@ -238,12 +238,12 @@ Status BatchScheduler::ingest_handoff_as_active(message::Adopt adopt) {
   token.finish = sequence->finish_after_last();
   const message::FinishReason finish = token.finish;
   queue_token(sequence->events, std::move(token));
-  flush_events();
   if (finish == message::FinishReason::kNone) {
     scheduler_.adopt(adopt.key);
   } else {
     end(adopt.key, finish == message::FinishReason::kStop ? EndReason::kStop : EndReason::kLength);
   }
+  flush_events();
   return {};
 }
 

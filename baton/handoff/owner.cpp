@@ -248,11 +248,6 @@ void Owner::on_load(const NodeId& node, const message::NodeLoad& load, bool drai
   events_.push_unbounded(NodeLoadChanged{node, load, draining});
 }
 
-std::uint64_t Owner::cached_asks(const NodeId& node) const {
-  const auto found = hearings_.find(node);
-  return found == hearings_.end() ? 0 : found->second.asks;
-}
-
 void Owner::fill_beat(const NodeId& node, wire::pb::Beat& beat) const {
   if (const auto found = hearings_.find(node); found != hearings_.end()) {
     beat.set_cached_asks(found->second.asks);

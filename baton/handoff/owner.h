@@ -104,7 +104,6 @@ class Owner {
   void on_cached(const NodeId& node, const wire::pb::Cached& cached);
   // What the Beat to the node says of that.
   void fill_beat(const NodeId& node, wire::pb::Beat& beat) const;
-  [[nodiscard]] std::uint64_t cached_asks(const NodeId& node) const;
   // Leases found that `node` no longer has the sequence, or stands still.
   void on_lost(const NodeId& node, const SequenceKey& key, const Error& reason);
   void stop();

@@ -1,5 +1,7 @@
 #include "baton/membership/peer_list.h"
 
+#include "baton/base/trimmed.h"
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -7,14 +9,6 @@
 namespace baton::membership {
 
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
 
 // What follows "dns:"; nothing for an address. "dns:7001" is a host called dns.
 std::optional<std::string_view> name_of(std::string_view entry) {

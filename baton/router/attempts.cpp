@@ -111,7 +111,9 @@ void Router::send_pair(Sequence& sequence, const Pick& pick, TimePoint now, Comm
     if (cluster::NodeRecord* node = nodes_.find(*id)) {
       ++node->assigned;
       node->prefill_tokens += id == &pick.prefill ? pick.new_tokens : 0;
-      note_cached(*id, sequence.names, now);
+      if (!sequence.names.empty()) {
+        prefixes_.note_use(*id, sequence.names, node->info.pool_tokens, now);
+      }
     }
   }
   sequence.prefill_tokens = pick.new_tokens;
@@ -256,13 +258,6 @@ void Router::close_leg(Sequence& sequence, NodeId& leg) {
     }
   }
   leg = {};
-}
-
-void Router::note_cached(const NodeId& id, std::span<const PrefixName> names, TimePoint now) {
-  const cluster::NodeRecord* node = nodes_.find(id);
-  if (node != nullptr && !names.empty()) {
-    prefixes_.note_use(id, names, node->info.pool_tokens, now);
-  }
 }
 
 // Tells every node that may still hold something of the current attempt, and forgets the legs.

@@ -20,7 +20,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -172,7 +171,6 @@ class Router {
   void release_siblings(RequestId id, TimePoint now, Commands& out);
   void close_leg(Sequence& sequence, NodeId& leg);
   void note_fault(const NodeId& id, ErrorCode code, TimePoint now);
-  void note_cached(const NodeId& id, std::span<const PrefixName> names, TimePoint now);
   void abort_legs(Sequence& sequence, const Error& reason, Commands& out);
   void fail_request(RequestId id, Error error, Commands& out);
   void erase(RequestId id, End end, std::string_view error);

@@ -94,7 +94,9 @@ class Routers {
   }
   // How often the router has asked the node for all of it.
   [[nodiscard]] std::uint64_t asks(const std::string& router, const std::string& node) const {
-    return world_.cluster.nodes.at(router)->owner().cached_asks(NodeId{node});
+    wire::pb::Beat beat;
+    world_.cluster.nodes.at(router)->owner().fill_beat(NodeId{node}, beat);
+    return beat.cached_asks();
   }
   [[nodiscard]] std::uint64_t cached_frames(const std::string& node,
                                             const std::string& router) const {
