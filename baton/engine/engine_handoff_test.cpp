@@ -233,10 +233,15 @@ TEST(Handoff, StopRulesHoldForAnAdoptedToken) {
   message::Token first;
   first.key = submit.key;
   first.token = 77;
+  // Who hears of the end finds it in the gauges.
+  std::uint32_t held = 99;
+  decode.events.set_on_ready(
+      [&] { held = decode.engine.stats().running + decode.engine.stats().reserved; });
   decode.post(message::Adopt{submit.key, {first}, 0});
   decode.run_until_idle();
   EXPECT_EQ(decode.tokens[submit.key].back().finish, FinishReason::kStop);
   EXPECT_EQ(decode.engine.stats().step_count, 0U);
+  EXPECT_EQ(held, 0U);
 }
 
 TEST(Handoff, TokensThatDoNotFollowEndTheSequence) {
